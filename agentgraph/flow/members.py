@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeAlias, TypeVar
 
-from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -31,9 +31,9 @@ from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_inside
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.nodes.foreign.graph import guarded_copy
-from agentgraph.history import repair
 from agentgraph.outcomes import Finish
 from agentgraph.participant import Graph, HasGuards, Participant, as_participant, split_stop
+from agentgraph.remote.thread import read_messages
 from agentgraph.running import Run, current_run, handed_over, inside_run
 from agentgraph.stream import Event
 
@@ -80,7 +80,7 @@ class Member:
         try:
             with inside_run(run.part), handed_over(()):
                 result = await run_inside(self.graph, {"messages": [message]}, keys)
-            return self._answer_in(result, run.part)
+            return self._answer_in(result, message.id, run.part)
         finally:  # what a run that fails has used is used
             run.add_usage()
 
@@ -90,31 +90,47 @@ class Member:
         schema = to_json(TypeAdapter(self.schema).json_schema()).decode()
         return f"{text}\n\nAnswer with one JSON object of this schema, and nothing else:\n{schema}"
 
-    def _answer_in(self, result: Mapping[str, Any], run: Run) -> Answer:
-        new_messages, guard = split_stop([*(result.get("messages") or ())][1:])
-        closed_by = str((result.get("turn") or {}).get("closed") or guard or "")
-        end = result.get("end")  # of a flow
+    def _answer_in(self, result: Mapping[str, Any], request_id: str | None, run: Run) -> Answer:
+        # A team's result does not have the request.
+        messages = [m for m in read_messages(result.get("messages") or ()) if m.id != request_id]
+        new_messages, guard = split_stop(messages)
+        end = result.get("end") if isinstance(result.get("turn"), Mapping) else None  # of a flow
         if isinstance(end, Mapping) and end.get("status") == "aborted":
             failure_class = str(end.get("failure_class") or "")
             return Answer(closed_by=end["reason"], cause=end["text"], failure_class=failure_class)
+        if not self.is_agent:
+            self._record_usage(result, new_messages, run)
         texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
-        text = str(texts[-1].text) if texts else ""
-        transfer = _transfer_in(new_messages)
-        output: Any = None
-        if self.is_agent and (output_values := result.get("output")) is not None:
-            output = output_values["value"]
-        if not self.is_agent and not run.usage:  # no guards have counted it
-            for item in repair(cast("Sequence[AnyMessage]", new_messages)):
-                if isinstance(item, AIMessage):
-                    run.record_usage_of(self.name, item)
+        closed = (result.get("turn") or {}).get("closed") or result.get("stopped_by") or guard
+        closed_by = str(closed or "")
         return Answer(
-            text,
-            output,
+            str(texts[-1].text) if texts else "",
+            self._output_in(result, end),
             closed_by=closed_by,
             cause=run.causes.get(closed_by, ""),
             failure_class=run.failure_classes.get(closed_by, ""),
-            transfer=transfer,
+            transfer=_transfer_in(new_messages),
         )
+
+    def _output_in(self, result: Mapping[str, Any], end: Mapping[str, Any] | None) -> Any:
+        """Return the answer that has a form: of an agent, of a flow, or of LangChain's agents."""
+        if self.is_agent:
+            output = result.get("output")
+            return None if output is None else output["value"]
+        if end is not None:
+            return None if isinstance(end["outcome"], str) else end["outcome"]
+        return as_json(result.get("structured_response"))
+
+    def _record_usage(self, result: Mapping[str, Any], messages: Sequence[Any], run: Run) -> None:
+        """Record the usage of a graph that no guards have counted; a team reports its own."""
+        figures_by_agent = result.get("team_usage")
+        if isinstance(figures_by_agent, Mapping):
+            for name, figures in figures_by_agent.items():
+                run.record_figures(f"{self.name}/{name}", figures)
+        elif not run.usage:
+            for message in messages:
+                if isinstance(message, AIMessage):
+                    run.record_usage_of(self.name, message)
 
 
 TRANSFER = "transfer_to_"
@@ -278,7 +294,10 @@ def read_as(schema: type[T], value: object) -> T:
     """Return a value in a form; raises `ValidationError` with all faults where it does not fit."""
     adapter = TypeAdapter(schema)
     if isinstance(value, str):
-        return adapter.validate_json(_json_object_in(value))
+        content = object_in(value)
+        if content is value:
+            return adapter.validate_json(value)
+        value = content
     if isinstance(value, BaseModel):
         return adapter.validate_python(value.model_dump(mode="python"))
     return adapter.validate_python(value)
@@ -300,16 +319,19 @@ _MOST_BRACES = 100
 """How many braces in a text are tried as the begin of a JSON object."""
 
 
-def _json_object_in(text: str) -> str:
-    """Return the JSON object in a text: models write words around it, and braces into these."""
+def object_in(text: str) -> Any:
+    """Return the JSON object in a text, else the text.
+
+    Models write words around it, and braces into these.
+    """
     try:
-        return json.dumps(json_in(text))
+        return json_in(text)
     except ValueError:
         pass
     braces = (brace.start() for brace in re.finditer(r"\{", text))
     for start in islice(braces, _MOST_BRACES):
         try:
-            return json.dumps(json.JSONDecoder().raw_decode(text, start)[0])
+            return json.JSONDecoder().raw_decode(text, start)[0]
         except ValueError:
             continue
     return text

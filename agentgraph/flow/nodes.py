@@ -196,7 +196,8 @@ class FlowNodes:
     async def _make_plan(self, stage: StageRun, state: FlowState) -> Plan:
         planner, schema = self.members.get("plan"), plan_of(self.work.brief)
         if planner is None:
-            briefs = [{"worker": name, "task": state["task"]} for name in self.work.workers]
+            names = [*self.work.workers][: 1 if self.work.topology.has_peers else None]
+            briefs = [{"worker": name, "task": state["task"]} for name in names]
             return stage.read(schema, {"briefs": briefs})
         problems, headroom = state["problems"], self.failures.headroom(stage)
         workers = ((name, _about(worker)) for name, worker in self.work.workers.items())

@@ -133,6 +133,7 @@ class FlowSpec:
             value = getattr(self, name)
             if not isinstance(value, type) or not issubclass(value, kind):
                 yield f"{name}={value!r}: give a class that inherits from {kind.__name__}"
+        yield from self._brief_faults()
         form = self.outcome
         if form is not None and not (isinstance(form, type) and issubclass(form, BaseModel)):
             yield f"outcome={form!r}: give a pydantic model, as a class"
@@ -140,6 +141,23 @@ class FlowSpec:
             yield f"oracle={self.oracle!r}: give a function of the outcome"
         if not isinstance(self.guards, Guards | Default | None):
             yield f"guards={self.guards!r}: give Guards, or None"
+
+    def _brief_faults(self) -> Iterator[str]:
+        """Yield that nobody could fill the briefs: without a planner they have a task alone."""
+        if self.plan is not None or self.supervisor is not None:
+            return
+        if not isinstance(self.brief, type) or not issubclass(self.brief, Brief):
+            return
+        names = [
+            name
+            for name, field in self.brief.model_fields.items()
+            if field.is_required() and name not in ("worker", "task")
+        ]
+        if names:
+            yield (
+                f"brief={self.brief.__name__}: nobody fills {', '.join(names)}: "
+                "give a supervisor, or plan="
+            )
 
     def _stage_faults(self) -> Iterator[str]:
         names = [*STAGES, *self.workers]

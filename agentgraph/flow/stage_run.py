@@ -288,7 +288,9 @@ class StageRun:
             return value if schema is None else self.read(schema, value)
         answer = await self._run(member, text)
         if schema is None:
-            return answer.output if answer.output is not None else answer.text
+            if answer.output is None and not answer.text.strip():
+                raise StageFailure("schema_failure", "gate", f"{member.name} has answered nothing")
+            return answer.text if answer.output is None else answer.output
         return self.read(schema, answer.text if answer.output is None else answer.output)
 
     async def answer_of(self, member: Member, text: str) -> Answer:

@@ -18,7 +18,7 @@ from langgraph.errors import GraphBubbleUp
 from pydantic_core import to_json
 
 from agentgraph.flow import prompts
-from agentgraph.flow.members import Answer, Function, Member, as_json, call_function
+from agentgraph.flow.members import Answer, Function, Member, as_json, call_function, object_in
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
@@ -164,6 +164,8 @@ class WorkStage:
             if transfer is not None:
                 await stage.check_hop(transfer, answer.text)
             value = _value_of(answer) or (f"Handed over to {transfer}." if transfer else "")
+            if worker.schema is not None and isinstance(value, str):
+                value = object_in(value)
         else:
             value = await call_function(worker, brief, shown)
         summary = self._as_summary(stage, value)
