@@ -90,6 +90,8 @@ class Run:
     """Why guards have ended the run, by close reason."""
     failure_classes: dict[str, str] = field(default_factory=dict)
     """Of what class the failures were for which guards have ended the run, by close reason."""
+    is_rejected: bool = False
+    """Whether a human has rejected it: then nothing is tried anew for it."""
     known_history: KnownHistory = field(default_factory=KnownHistory)
     """The last history that one of its models was shown."""
     interceptor: object = None

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.messages import AIMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel
 
-from agentgraph.flow.decisions import ESCALATE, Failures
+from agentgraph.flow.decisions import ESCALATE
 from agentgraph.flow.members import (
     Function,
     Member,
@@ -27,7 +26,7 @@ from agentgraph.flow.values import Verdict, plan_of
 from agentgraph.flow.work import WorkStage
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
 from agentgraph.graphs.public_graph import publish
-from agentgraph.guards import DecisionTable, Effect, GuardedState, Guards, StepLimit
+from agentgraph.guards import Effect, GuardedState, Guards, StepLimit
 from agentgraph.guards.nodes.agent_graph import COMPENSATE, NodeWrappers, RouteState
 from agentgraph.guards.nodes.human import HumanState
 from agentgraph.guards.place import Place
@@ -148,7 +147,6 @@ def _nodes_of(
         stages=flow.stages,
         outcome=flow.outcome,
         guards=None if guards is None else StageGuards(policies, path),
-        failures=_failures(guards),
     )
 
 
@@ -177,19 +175,6 @@ def _transfer_tools(flow: FlowSpec, worker: str) -> Iterable[Any]:
 
 def _is_participant(part: object) -> bool:
     return all(hasattr(part, name) for name in ("name", "description", "graph"))
-
-
-def _failures(policy: Guards | None) -> Failures:
-    if policy is None:
-        return Failures("batch", DecisionTable(), 2, 0.0, has_guards=False)
-    fallback = policy.breaker.fallback if policy.breaker is not None else None
-    return Failures(
-        policy.tier,
-        policy.table,
-        policy.replans.replans,
-        policy.escalation.threshold,
-        fallback if isinstance(fallback, AIMessage) else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)

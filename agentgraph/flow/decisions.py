@@ -43,142 +43,169 @@ class NextStep:
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
-    """Decides on the failures of a flow's stages."""
+class Rules:
+    """What decides on the failures of one stage."""
 
-    tier: Tier
-    table: DecisionTable
-    replans: int
+    tier: Tier = "batch"
+    table: DecisionTable = field(default_factory=DecisionTable)
+    replans: int = 2
     """How many new plans an input may have."""
-    threshold: float
+    threshold: float = 0.0
     """The confidence below which a human is asked."""
     fallback: AIMessage | None = None
     """The safe answer in place of an outcome that must not be shown."""
-    has_guards: bool = True
 
-    def check_confidence(self, stage: StageRun, confidence: float) -> None:
-        """Raise where a verdict is too unsure: a human is asked then, and nothing is tried anew."""
-        is_low = self.has_guards and confidence < self.threshold
-        cause = f"the confidence is {confidence:g}, and {self.threshold:g} is needed"
-        stage.note("after", "confidence", [cause] if is_low else (), confidence)
-        if is_low:
-            evidence = {"confidence": confidence, "threshold": self.threshold}
-            raise StageFailure("unsafe_output", CONFIDENCE, cause, [cause], evidence)
-
-    def headroom(self, stage: StageRun) -> str:
-        """Return what may still be spent, in words."""
+    @classmethod
+    def at(cls, stage: StageRun) -> Rules:
+        """Return the rules of a stage's policy; without guards nobody is asked."""
         if stage.site is None:
-            return ""
-        parts = []
-        for spend in stage.site.account.spends_under(stage.site.policy):
-            budget = spend.budget
-            if budget is not None and budget.tokens is not None:
-                parts.append(f"{max(0, budget.tokens * spend.grants - spend.tokens):,} tokens")
-            if budget is not None and budget.dollars is not None:
-                parts.append(f"${max(0, budget.dollars * spend.grants - spend.usd)}")
-        return " and ".join(parts)
-
-    async def decide(self, stage: StageRun, state: FlowState, failure: StageFailure) -> NextStep:
-        """Decide on a failure, record it, and say where the flow goes on."""
-        failed_states = [*(state.get("failed_states") or ()), _state_of(state, failure)]
-        decision = self._decision(state, failure, failed_states)
-        mast = mast_of(decision.failure_class or "schema_failure")
-        verdict = {"passed": False, "problems": [*failure.problems], "mast": mast}
-        await stage.tell("failed", verdict)
-        if stage.site is not None:
-            decision = await stage.site.decide(decision)
-        about = {**verdict, "cause": decision.cause}
-        if decision.action in _NEW_PLAN:
-            await stage.tell("replanned", about)
-            attempt = (state.get("attempt") or 1) + 1
-            update = {"attempt": attempt, "problems": [*failure.problems], "given": None}
-            update["needs_critic"] = decision.failure_class == "spec_malformed"
-            return NextStep("plan", {**update, "failed_states": failed_states})
-        if decision.action == "escalate" and stage.site is not None:
-            await stage.tell("escalated", about)
-            return self._escalation(stage, decision)
-        if decision.action == "fallback" and self.fallback is not None:
-            await stage.tell("finished", {**about, "fallback": True})
-            return _end("finished", "fallback", str(self.fallback.text))
-        await stage.tell("aborted", about)
-        return self._aborted_step(stage, decision)
-
-    def _decision(
-        self, state: FlowState, failure: StageFailure, failed_states: Sequence[str]
-    ) -> Decision:
-        if failure.guard == CONFIDENCE:
-            return Decision(
-                "escalate", CONFIDENCE, failure.cause, failure.failure_class, failure.evidence
-            )
-        decision = self._by_table(failure.failure_class, state, failure)
-        same = failed_states.count(failed_states[-1])
-        if decision.action in _NEW_PLAN and same >= _SAME_STATES:
-            return self._by_table("no_progress", state, failure)
-        return decision
-
-    def _by_table(
-        self, failure_class: FailureClass, state: FlowState, failure: StageFailure
-    ) -> Decision:
-        replans = (state.get("attempt") or 1) - 1
-        cell = self.table.cell(failure_class, self.tier)
-        is_possible = cell.action != "fallback" or self.fallback is not None
-        if failure_class == "infinite_loop" and cell.action == "correct":
-            is_possible = False  # the guards have corrected the model that goes round
-        if cell.action in _NEW_PLAN and replans >= self.replans:
-            is_possible = False
-        return self.table.decide(
-            failure_class,
-            self.tier,
-            made=replans,
-            possible=is_possible,
-            guard=failure.guard,
-            cause=failure.cause,
-            evidence={**failure.evidence, "mast": mast_of(failure_class)},
+            return cls()
+        policy = stage.site.policy
+        fallback = policy.breaker.fallback if policy.breaker is not None else None
+        return cls(
+            policy.tier,
+            policy.table,
+            policy.replans.replans,
+            policy.escalation.threshold,
+            fallback if isinstance(fallback, AIMessage) else None,
         )
 
-    def _escalation(self, stage: StageRun, decision: Decision) -> NextStep:
-        assert stage.site is not None
-        stage.site.account.may_ask = True
-        value = stage.output
-        text = value if isinstance(value, str) else "" if value is None else _json(value)
-        ask = Ask(stage=stage.name, value=value, failure_class=decision.failure_class)
-        human = question(stage.site, decision, text)
-        return NextStep(ESCALATE, {"ask": ask, "human": human})
 
-    def _aborted_step(self, stage: StageRun, decision: Decision) -> NextStep:
-        text = sentence_of_stop(decision.guard, decision.cause)
-        if stage.site is not None:
-            close(stage.site.account, decision.reason, decision.cause)
-        return _end("aborted", decision.reason, text, decision.failure_class)
+def check_confidence(stage: StageRun, confidence: float) -> None:
+    """Raise where a verdict is too unsure: a human is asked then, and nothing is tried anew."""
+    threshold = Rules.at(stage).threshold
+    is_low = confidence < threshold
+    cause = f"the confidence is {confidence:g}, and {threshold:g} is needed"
+    stage.note("after", "confidence", [cause] if is_low else (), confidence)
+    if is_low:
+        evidence = {"confidence": confidence, "threshold": threshold}
+        raise StageFailure("unsafe_output", CONFIDENCE, cause, [cause], evidence)
 
-    def ended_by(self, guard: str, account: Account, failure_class: str = "") -> NextStep:
-        """Return the end of a flow that a guard around it, or a human, has ended."""
-        text = sentence_of_stop(guard, account.closed_because)
-        failure_class = failure_class or class_of_guard(guard)
-        return _end("aborted", guard, text, failure_class)
 
-    # After a human's decision.
+def headroom(stage: StageRun) -> str:
+    """Return what may still be spent, in words."""
+    if stage.site is None:
+        return ""
+    parts = []
+    for spend in stage.site.account.spends_under(stage.site.policy):
+        budget = spend.budget
+        if budget is not None and budget.tokens is not None:
+            parts.append(f"{max(0, budget.tokens * spend.grants - spend.tokens):,} tokens")
+        if budget is not None and budget.dollars is not None:
+            parts.append(f"${max(0, budget.dollars * spend.grants - spend.usd)}")
+    return " and ".join(parts)
 
-    def after_human(
-        self, state: FlowState, ask: Ask, answer: Mapping[str, Any] | None, account: Account
-    ) -> NextStep:
-        """Return where the flow goes on after a human's answer; None has rejected it.
 
-        What a human gives in place of what a stage makes passes the gate behind that stage.
-        """
-        stage = ask["stage"]
-        if answer is None:
-            guard = account.closed_by or CONFIDENCE
-            return self.ended_by(guard, account, ask["failure_class"])
-        if not answer:  # an approval after a failure: the stage runs once more, with new limits
-            return _repetition_of(stage, state)
-        by, text = answer["by"], str(answer["text"])
-        value = ask["value"] if by == "approve" else _read(text) if by == "edit" else text
-        if stage in _CHECKS:
-            return NextStep(_CHECKS[stage], {"given": Given(stage=stage, value=value)})
-        if by == "respond":  # words on a plan are for the planner
-            return NextStep("plan", {"problems": [text], "needs_critic": False})
-        return NextStep("plan_gate", {"plan": value, "needs_critic": False})
+async def decide(stage: StageRun, state: FlowState, failure: StageFailure) -> NextStep:
+    """Decide on a failure, record it, and say where the flow goes on."""
+    failed_states = [*(state.get("failed_states") or ()), _state_of(state, failure)]
+    rules = Rules.at(stage)
+    decision = _decision(rules, state, failure, failed_states)
+    mast = mast_of(decision.failure_class or "schema_failure")
+    verdict = {"passed": False, "problems": [*failure.problems], "mast": mast}
+    await stage.tell("failed", verdict)
+    if stage.site is not None:
+        decision = await stage.site.decide(decision)
+    about = {**verdict, "cause": decision.cause}
+    if decision.action in _NEW_PLAN:
+        await stage.tell("replanned", about)
+        attempt = (state.get("attempt") or 1) + 1
+        update = {"attempt": attempt, "problems": [*failure.problems], "given": None}
+        update["needs_critic"] = decision.failure_class == "spec_malformed"
+        return NextStep("plan", {**update, "failed_states": failed_states})
+    if decision.action == "escalate" and stage.site is not None:
+        await stage.tell("escalated", about)
+        return _escalation(stage, decision)
+    if decision.action == "fallback" and rules.fallback is not None:
+        await stage.tell("finished", {**about, "fallback": True})
+        return _end("finished", "fallback", str(rules.fallback.text))
+    await stage.tell("aborted", about)
+    return _aborted_step(stage, decision)
+
+
+def _escalation(stage: StageRun, decision: Decision) -> NextStep:
+    assert stage.site is not None
+    stage.site.account.may_ask = True
+    value = stage.output
+    text = value if isinstance(value, str) else "" if value is None else _json(value)
+    ask = Ask(stage=stage.name, value=value, failure_class=decision.failure_class)
+    human = question(stage.site, decision, text)
+    return NextStep(ESCALATE, {"ask": ask, "human": human})
+
+
+def _aborted_step(stage: StageRun, decision: Decision) -> NextStep:
+    text = sentence_of_stop(decision.guard, decision.cause)
+    if stage.site is not None:
+        close(stage.site.account, decision.reason, decision.cause)
+    return _end("aborted", decision.reason, text, decision.failure_class)
+
+
+def ended_by(guard: str, account: Account, failure_class: str = "") -> NextStep:
+    """Return the end of a flow that a guard around it, or a human, has ended."""
+    text = sentence_of_stop(guard, account.closed_because)
+    failure_class = failure_class or class_of_guard(guard)
+    return _end("aborted", guard, text, failure_class)
+
+
+# After a human's decision.
+
+
+def after_human(
+    state: FlowState, ask: Ask, answer: Mapping[str, Any] | None, account: Account
+) -> NextStep:
+    """Return where the flow goes on after a human's answer; None has rejected it.
+
+    What a human gives in place of what a stage makes passes the gate behind that stage.
+    """
+    stage = ask["stage"]
+    if answer is None:
+        guard = account.closed_by or CONFIDENCE
+        return ended_by(guard, account, ask["failure_class"])
+    if not answer:  # an approval after a failure: the stage runs once more, with new limits
+        return _repetition_of(stage, state)
+    by, text = answer["by"], str(answer["text"])
+    value = ask["value"] if by == "approve" else _read(text) if by == "edit" else text
+    if stage in _CHECKS:
+        return NextStep(_CHECKS[stage], {"given": Given(stage=stage, value=value)})
+    if by == "respond":  # words on a plan are for the planner
+        return NextStep("plan", {"problems": [text], "needs_critic": False})
+    return NextStep("plan_gate", {"plan": value, "needs_critic": False})
+
+
+def _decision(
+    rules: Rules, state: FlowState, failure: StageFailure, failed_states: Sequence[str]
+) -> Decision:
+    if failure.guard == CONFIDENCE or failure.is_rejected:
+        # A doubt is for a human, and what a human has rejected has come to its end.
+        action: Literal["abort", "escalate"] = "abort" if failure.is_rejected else "escalate"
+        grounds = {**failure.evidence, "mast": mast_of(failure.failure_class)}
+        return Decision(action, failure.guard, failure.cause, failure.failure_class, grounds)
+    decision = _by_table(rules, failure.failure_class, state, failure)
+    same = failed_states.count(failed_states[-1])
+    if decision.action in _NEW_PLAN and same >= _SAME_STATES:
+        return _by_table(rules, "no_progress", state, failure)
+    return decision
+
+
+def _by_table(
+    rules: Rules, failure_class: FailureClass, state: FlowState, failure: StageFailure
+) -> Decision:
+    replans = (state.get("attempt") or 1) - 1
+    cell = rules.table.cell(failure_class, rules.tier)
+    is_possible = cell.action != "fallback" or rules.fallback is not None
+    if failure_class == "infinite_loop" and cell.action == "correct":
+        is_possible = False  # the guards have corrected the model that goes round
+    if cell.action in _NEW_PLAN and replans >= rules.replans:
+        is_possible = False
+    return rules.table.decide(
+        failure_class,
+        rules.tier,
+        made=replans,
+        possible=is_possible,
+        guard=failure.guard,
+        cause=failure.cause,
+        evidence={**failure.evidence, "mast": mast_of(failure_class)},
+    )
 
 
 def _repetition_of(stage: str, state: FlowState) -> NextStep:

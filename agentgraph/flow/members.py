@@ -55,6 +55,8 @@ class Answer:
     cause: str = ""
     failure_class: str = ""
     """Of what class the failure was, "" where the guard's name says it."""
+    is_rejected: bool = False
+    """Whether a human has rejected it."""
     transfer: str = ""
     """The peer that it has handed the work over to."""
 
@@ -80,9 +82,10 @@ class Member:
         try:
             with inside_run(run.part), handed_over(()):
                 result = await run_inside(self.graph, {"messages": [message]}, keys)
-            return self._answer_in(result, message.id, run.part)
+            answer = self._answer_in(result, message.id, run.part)
+            return replace(answer, is_rejected=run.part.is_rejected)
         finally:  # what a run that fails has used is used
-            run.add_usage()
+            run.end()
 
     def _request(self, text: str) -> str:
         if self.is_agent or self.schema is None:
@@ -181,9 +184,10 @@ class MemberRun:
         run.tell = None if tell is None else tell_with_prefix
         return cls(run, outer, prefix)
 
-    def add_usage(self) -> None:
-        """Add what the run has used to the flow's run."""
+    def end(self) -> None:
+        """Add what the run has used to the flow's run, and pass on that a human has rejected it."""
         if self.outer is not None:
+            self.outer.is_rejected |= self.part.is_rejected
             for path, figures in self.part.usage.items():
                 model = self.part.models.get(path, "")
                 self.outer.record_usage(f"{self.prefix}{path}", figures, model)

@@ -22,8 +22,8 @@ from pydantic import BaseModel
 from pydantic_core import to_json
 
 from agentgraph.agents.run.inputs import Block
-from agentgraph.flow import prompts
-from agentgraph.flow.decisions import Failures, NextStep
+from agentgraph.flow import decisions, prompts
+from agentgraph.flow.decisions import NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
@@ -53,7 +53,6 @@ class FlowNodes:
     stages: Mapping[str, Stage]
     outcome: type[BaseModel] | None
     guards: StageGuards | None
-    failures: Failures
 
     # The five stages, and the gates between them.
 
@@ -186,7 +185,7 @@ class FlowNodes:
         assert ask is not None and self.guards is not None
         interceptor = self.guards.at(ask["stage"], state, config)
         answer = await ask_human(interceptor.site, interceptor.values["human"])
-        step = self.failures.after_human(state, ask, answer, interceptor.account)
+        step = decisions.after_human(state, ask, answer, interceptor.account)
         update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
         await self._stage(ask["stage"], state, config).record(step.update, config)
         return _follow(step, state, update, interceptor.account)
@@ -199,7 +198,7 @@ class FlowNodes:
             names = [*self.work.workers][: 1 if self.work.topology.has_peers else None]
             briefs = [{"worker": name, "task": state["task"]} for name in names]
             return stage.read(schema, {"briefs": briefs})
-        problems, headroom = state["problems"], self.failures.headroom(stage)
+        problems, headroom = state["problems"], decisions.headroom(stage)
         workers = ((name, _about(worker)) for name, worker in self.work.workers.items())
         text = prompts.plan_request(state["task"], workers, self.work.topology, problems, headroom)
         plan: Plan = await stage.ask(planner, text, schema, (state["task"], problems))
@@ -263,7 +262,7 @@ class FlowNodes:
         if not verdict.accepted:
             cause = f"the result was not accepted: {'; '.join(problems)}"
             raise StageFailure("schema_failure", "validate", cause, problems)
-        self.failures.check_confidence(stage, verdict.confidence)
+        decisions.check_confidence(stage, verdict.confidence)
 
     async def _make_outcome(self, stage: StageRun, state: FlowState) -> Any:
         finisher, aggregate = self.members.get("finalize"), state["aggregate"]
@@ -326,7 +325,7 @@ class FlowNodes:
     ) -> Command[Any]:
         account = None if stage.site is None else stage.site.account
         if account is not None and (guard := account.ended_by):
-            return _follow(self.failures.ended_by(guard, account), state, {}, account)
+            return _follow(decisions.ended_by(guard, account), state, {}, account)
         if not is_gate:
             await stage.tell("started")
         try:
@@ -338,7 +337,7 @@ class FlowNodes:
             if stage.name == "plan" and failure.failure_class == "schema_failure":
                 failure.failure_class = "spec_malformed"
             stage.note_failure(failure)
-            step = await self.failures.decide(stage, state, failure)
+            step = await decisions.decide(stage, state, failure)
             update = {**_with_begin(begin, {"reports": stage.report()}), **_account_of(stage)}
             return _follow(step, state, update, account)
         if not is_gate and command.goto != "fan_out":

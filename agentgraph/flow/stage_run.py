@@ -58,8 +58,12 @@ class StageFailure(Exception):
         cause: str,
         problems: Sequence[str] = (),
         evidence: Mapping[str, object] | None = None,
+        *,
+        is_rejected: bool = False,
     ) -> None:
         super().__init__(cause)
+        self.is_rejected = is_rejected
+        """Whether a human has rejected what was made: that is the end of the flow."""
         self.failure_class: FailureClass = failure_class
         self.guard, self.cause = guard, cause
         self.problems = tuple(problems) or (cause,)
@@ -310,7 +314,12 @@ class StageRun:
             self.usage = Usage.of_run(run.part)
         if answer.closed_by:
             failure_class: Any = answer.failure_class or class_of_guard(answer.closed_by)
-            raise StageFailure(failure_class, answer.closed_by, answer.cause or answer.text)
+            raise StageFailure(
+                failure_class,
+                answer.closed_by,
+                answer.cause or answer.text,
+                is_rejected=answer.is_rejected,
+            )
         return answer
 
     @property

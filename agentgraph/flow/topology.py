@@ -24,6 +24,8 @@ class Failure(TypedDict):
     failure_class: str
     guard: str
     cause: str
+    is_rejected: bool
+    """Whether a human has rejected what it would bring."""
 
 
 class Entry(TypedDict):

@@ -80,9 +80,16 @@ class WorkStage:
         if failures:
             problems = [f"{worker}: {failure['cause']}" for worker, failure in failures]
             problems += self._work_not_begun(state)
-            first = failures[0][1]
+            rejected = [failure for _, failure in failures if failure["is_rejected"]]
+            first = (rejected or [failure for _, failure in failures])[0]
             failure_class: Any = first["failure_class"]
-            raise StageFailure(failure_class, first["guard"], "; ".join(problems), problems)
+            raise StageFailure(
+                failure_class,
+                first["guard"],
+                "; ".join(problems),
+                problems,
+                is_rejected=bool(rejected),
+            )
 
     def _work_not_begun(self, state: FlowState) -> list[str]:
         numbers = {key.rpartition(".")[2] for key in self.entries_in(state)}
@@ -146,7 +153,10 @@ class WorkStage:
         verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
         await stage.tell("failed", verdict)
         failure = Failure(
-            failure_class=problem.failure_class, guard=problem.guard, cause=problem.cause
+            failure_class=problem.failure_class,
+            guard=problem.guard,
+            cause=problem.cause,
+            is_rejected=problem.is_rejected,
         )
         return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None)
 

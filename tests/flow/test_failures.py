@@ -17,7 +17,9 @@ from agentgraph.guards import (
     DecisionTable,
     FailureClass,
     Gate,
+    Guards,
     MemorySink,
+    StepLimit,
 )
 from agentgraph.stream import GuardEvent
 from agentgraph.testing import Fault, ScriptedModel, call
@@ -190,6 +192,42 @@ async def test_worker_whose_model_went_round_although_corrected_is_no_reason_for
         assert result.interrupts[0].payload["failure_class"] == "infinite_loop"
     else:
         assert (result.status, result.failure_class) == ("aborted", "infinite_loop")
+
+
+async def test_rules_of_a_stage_decide_on_its_failures() -> None:
+    def ruled(judged: Any, **fields: Any) -> Flow[Any]:
+        stages = {"validate": Stage(guards=Guards(**fields))}
+        return flow_of(*again(plan("a"), "weak", judged), stages=stages)
+
+    asking = {("schema_failure", "batch"): Cell("escalate")}
+    result = await ruled(BAD, decisions=asking).ainvoke("go")
+    assert (result.status, result.replans) == ("waiting", 0)
+    result = await ruled(BAD, replans=0).ainvoke("go")
+    assert (result.status, result.replans) == ("aborted", 0)
+    result = await ruled(verdict(True, 0.3), escalation=0.2).ainvoke("go")
+    assert (result.status, result.text) == ("finished", "weak")
+    result = await ruled(verdict(True, 0.8), escalation=0.9).ainvoke("go")
+    assert result.status == "waiting"
+
+
+@pytest.mark.parametrize("where", ["stages", "guards"])
+async def test_limits_of_a_worker_are_its_own(where: str) -> None:
+    def look(what: str) -> str:
+        """Look."""
+        return f"{what} seen"
+
+    own = Guards(steps=StepLimit(3, total=3))
+    a = worker("a", *[call("look", what=str(n)) for n in range(60)], tools=[look])
+    fields: dict[str, Any] = {"guards": guarded("interactive", replans=0)}
+    if where == "stages":
+        fields["stages"] = {"a": Stage(guards=own)}
+    else:
+        fields["guards"] = guarded("interactive", replans=0, stages={"a": own})
+    result = await Flow("f", work=[a, worker("b")], **fields).ainvoke("go")
+    assert (result.status, result.failure_class) == ("aborted", "infinite_loop")
+    assert len(requests(a)) <= 3
+    outputs = {report.worker: report.output for report in result.stages if report.worker}
+    assert outputs["b"]["text"] == "b is done"
 
 
 async def test_oracle_that_raises_says_nothing_and_the_outcome_stands() -> None:

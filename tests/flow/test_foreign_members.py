@@ -49,7 +49,9 @@ async def test_foreign_graphs_teams_and_flows_work(guards: Guards | None) -> Non
 
     says: Any = lambda messages: "seen" if messages[-1].type == "tool" else call("look", what="x")  # noqa: E731
     team = Team([worker("t1"), worker("t2")], sequence(["t1", "t2"]), name="team")
-    inner = Flow("inner", supervisor=lead(plan("x"), "by the flow", verdict()), work=[worker("x")])
+    inner: Flow[Any] = Flow(
+        "inner", supervisor=lead(plan("x"), "by the flow", verdict()), work=[worker("x")]
+    )
     work = [foreign("agent", says, tools=[look]), graph_of("plain", speak), team, inner]
     flow: Flow[Any] = Flow("f", work=work, guards=guards)
     result = await flow.ainvoke("go")
@@ -67,7 +69,8 @@ async def test_foreign_graph_that_fails_or_goes_round_is_a_failed_worker(
     async def broken(state: Any) -> dict[str, Any]:
         raise ValueError("broken")
 
-    result = await Flow("f", work=[graph_of("g", broken)], guards=guards).ainvoke("go")
+    flow: Flow[Any] = Flow("f", work=[graph_of("g", broken)], guards=guards)
+    result = await flow.ainvoke("go")
     assert (result.status, result.failure_class) == ("aborted", "schema_failure")
     assert "ValueError: broken" in result.text
 

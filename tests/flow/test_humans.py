@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from langgraph.types import interrupt
 from pydantic import BaseModel
 
+from agentgraph import Team, sequence
 from agentgraph.flow import Brief, Flow, FlowResult, Stage, Verdict
 from agentgraph.guards import Escalation, Gate
 from agentgraph.testing import FakeClock, call
@@ -181,3 +183,45 @@ async def test_answer_that_is_none_is_asked_for_again_with_what_is_wrong() -> No
     assert "give" in question.payload["error"]
     result = await flow.aresume("t", {question.id: "approve"})
     assert result.status == "finished"
+
+
+async def test_answer_of_a_worker_that_a_human_rejects_ends_the_flow() -> None:
+    gates = Gate(policy=lambda subject: "poison" not in subject.text)
+    work = [worker("a", "poison"), worker("b", "poison")]
+    flow: Flow[Any] = Flow("f", work=work, guards=guarded("regulated", gates=gates))
+    first, second = (await flow.ainvoke("go", thread_id="t")).interrupts
+    result = await flow.aresume("t", {first.id: edit("clean")})
+    assert [question.id for question in result.interrupts] == [second.id]
+    result = await flow.aresume("t", {second.id: "reject"})
+    assert (result.status, result.failure_class) == ("aborted", "unsafe_output")
+    assert "a human has rejected it" in result.text
+
+
+@pytest.mark.parametrize(("answer", "status"), [("reject", "aborted"), (edit("clean"), "finished")])
+async def test_decision_on_an_inner_flow_is_asked_for_once(answer: Any, status: str) -> None:
+    inner = flow_of(plan("a"), "doubtful", verdict(True, 0.2))
+    flow: Flow[Any] = Flow("outer", work=[inner], guards=guarded())
+    result = await decided(flow, answer, failure_class="unsafe_output")
+    assert result.status == status
+    assert ("clean" in result.text) == (status == "finished")
+
+
+async def test_questions_of_functions_teams_and_flows_are_the_flows() -> None:
+    def buy(item: str) -> str:
+        """Buy."""
+        return f"bought {interrupt({'buy': item})}"
+
+    def ask(brief: Brief) -> str:
+        return f"told {interrupt({'buy': 'function'})}"
+
+    def asking(name: str) -> Any:
+        return worker(name, call("buy", item=name), f"{name} is done", tools=[buy])
+
+    team = Team([asking("t1"), worker("t2")], sequence(["t1", "t2"]), name="team")
+    inner: Flow[Any] = Flow("inner", work=[asking("x")])
+    flow: Flow[Any] = Flow("f", work=[ask, team, inner], guards=guarded())
+    result = await flow.ainvoke("go", thread_id="t")
+    asked = {question.payload["buy"]: question.id for question in result.interrupts}
+    assert {*asked} == {"function", "t1", "x"}
+    result = await flow.aresume("t", dict.fromkeys(asked.values(), "yes"))
+    assert (result.status, result.text) == ("finished", "told yes\n\nt2 is done\n\nx is done")

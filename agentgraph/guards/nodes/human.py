@@ -22,6 +22,7 @@ from agentgraph.guards.nodes.site import Site, close
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.account import ANYWHERE, Account, admit
 from agentgraph.interception import wait_for_human
+from agentgraph.running import current_run
 
 
 class HumanState(TypedDict, total=False):
@@ -112,7 +113,10 @@ def _carry_out(
             evidence = payload.get("evidence") or {}
             origin = Decision("escalate", request.guard, evidence=evidence)
             end = origin if overdue.allows else overdue
-            close(site.account, end.reason, end.cause or "a human has rejected it")
+            failure_class = str(payload.get("failure_class") or "")
+            close(site.account, end.reason, end.cause or "a human has rejected it", failure_class)
+            if (run := current_run()) is not None:
+                run.is_rejected = True
             return None
         case "respond":
             return {"text": answer.message, "by": "respond"}
