@@ -75,23 +75,18 @@ async def _on_threads(url: str, known_threads: set[str]) -> list[tuple[str, Flow
 def _run_of(checkpoint: CheckpointTuple) -> tuple[str, str] | None:
     """Return the thread and the turn of a flow's own checkpoint, None for any other."""
     at, values = checkpoint.config["configurable"], checkpoint.checkpoint["channel_values"]
-    turn = values.get("turn")
-    is_flow = isinstance(turn, dict) and isinstance(values.get("reports"), dict)
-    if at.get("checkpoint_ns") or not is_flow:
+    turn, reports = values.get("turn"), values.get("reports")
+    if at.get("checkpoint_ns") or not isinstance(turn, dict) or not isinstance(reports, dict):
         return None
-    return str(at["thread_id"]), str(turn.get("id"))
+    return str(at["thread_id"]), str(turn["id"])
 
 
 def _result_in(key: tuple[str, str], checkpoint: CheckpointTuple) -> tuple[str, FlowResult[Any]]:
-    from agentgraph.flow.result import FlowResult, StageReport
-    from agentgraph.usage import Usage
+    from agentgraph.flow.result import FlowResult
 
     values = checkpoint.checkpoint["channel_values"]
-    reports = {name: StageReport.of_values(report) for name, report in values["reports"].items()}
-    usage = Usage.of_parts({n: r.usage for n, r in reports.items() if r.usage.total_tokens})
-    is_over = bool(values.get("end"))
-    result = FlowResult.of_values(values, is_over=is_over, usage=usage, thread_id=key[0])
-    return str(values["turn"].get("agent")), result
+    result = FlowResult.of_values(values, is_over=bool(values.get("end")), thread_id=key[0])
+    return str(values["turn"]["agent"]), result
 
 
 def lines_of(figures: FlowFigures) -> Iterator[str]:

@@ -22,6 +22,7 @@ from agentgraph.flow.runs import Continuation, FlowRuns
 from agentgraph.flow.spec import FlowSpec
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Effect, Guards
+from agentgraph.outcomes import Interrupt
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
@@ -106,6 +107,17 @@ class Flow(FlowSpec, Generic[T]):
     ) -> FlowResult[T]:
         """Go on with a flow that was cut off; no worker that has finished works again."""
         return await self._runs.answer(Continuation(), thread_id, context, config)
+
+    async def aresult(self, thread_id: str) -> FlowResult[T]:
+        """Return the result of the last run on a thread; "waiting" while it is not over.
+
+        Its usage is that of its stages. Raises `RoutingError` for an unknown thread.
+        """
+        return await self._runs.result(thread_id)
+
+    async def ainterrupts(self, thread_id: str) -> tuple[Interrupt, ...]:
+        """Return the open questions of a thread."""
+        return await self._runs.questions(thread_id)
 
     def judged(self, thread_id: str, success: bool) -> None:
         """Record the oracle's answer on the last outcome of a thread, where it comes later.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from agentgraph.display import code, escaped, panel, prose, row, table
 from agentgraph.errors import ConfigurationError
@@ -17,6 +17,8 @@ from agentgraph.usage import Usage
 
 T = TypeVar("T")
 
+_JSON = TypeAdapter(Any)
+_OWN = ("status", "outcome", "text", "success", "reason", "failure_class", "replans", "thread_id")
 _PLAIN = ("stage", "attempt", "worker", "started_at", "seconds", "output")
 
 Status: TypeAlias = Literal["finished", "aborted", "waiting"]
@@ -77,6 +79,12 @@ class StageReport:
         own = {name: values[name] for name in _PLAIN}
         return cls(**own, usage=Usage.from_dict(values["usage"]), verdicts=verdicts)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON has it, if its output is JSON."""
+        verdicts = [asdict(verdict) for verdict in self.verdicts]
+        own = {name: getattr(self, name) for name in _PLAIN}
+        return {**own, "usage": self.usage.to_dict(), "verdicts": verdicts}
+
     @property
     def passed(self) -> bool:
         """Whether all checks at its gates have passed."""
@@ -116,12 +124,17 @@ class FlowResult(Generic[T]):
         is_over: bool = True,
         **fields: Any,
     ) -> FlowResult[Any]:
-        """Read a result from the flow's state, or from an audit, with other `fields`."""
+        """Read a result from the flow's state, or from an audit, with other `fields`.
+
+        Without a `usage` it is that of the stages.
+        """
         end: Mapping[str, Any] = values.get("end") or {}
         if not is_over:
             end = {"status": "waiting", "reason": ""}
         value = end.get("outcome")
         reports = sorted((values.get("reports") or {}).items())
+        stages = tuple(StageReport.of_values(report) for _, report in reports)
+        fields.setdefault("usage", _usage_of(stages))
         return FlowResult(
             status=end.get("status", "aborted"),
             outcome=value if outcome is None or value is None else outcome.model_validate(value),
@@ -130,7 +143,7 @@ class FlowResult(Generic[T]):
             reason=str(end.get("reason", "failed")),
             failure_class=end.get("failure_class"),
             replans=max(0, (values.get("attempt") or 1) - 1),
-            stages=tuple(StageReport.of_values(report) for _, report in reports),
+            stages=stages,
             **fields,
         )
 
@@ -165,6 +178,20 @@ class FlowResult(Generic[T]):
         """The outcome, as agents call it: for whoever asks a flow as it asks an agent."""
         return self.outcome
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the result as JSON has it."""
+        values: dict[str, Any] = _JSON.dump_python(
+            {
+                **{name: getattr(self, name) for name in _OWN},
+                "stages": [report.to_dict() for report in self.stages],
+                "usage": self.usage.to_dict(),
+                "interrupts": [interrupt.to_dict() for interrupt in self.interrupts],
+            },
+            mode="json",
+            fallback=str,
+        )
+        return values
+
     def _repr_html_(self) -> str:
         head = ["stage", "attempt", "worker", "seconds", "tokens", "checks"]
         rows = [_cells(report) for report in self.stages]
@@ -174,6 +201,12 @@ class FlowResult(Generic[T]):
         if self.reason:
             parts.append(row("reason", code(self.reason)))
         return panel(f"flow {self.status}", *parts)
+
+
+def _usage_of(stages: Iterable[StageReport]) -> Usage:
+    """Sum up the usage of stages, those left out that asked no model."""
+    parts = {str(n): r.usage for n, r in enumerate(stages) if r.usage.total_tokens}
+    return replace(Usage.of_parts(parts), by_agent={})
 
 
 def _cells(report: StageReport) -> Sequence[str]:

@@ -10,7 +10,12 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
 from langgraph.types import Command, StateSnapshot
 
-from agentgraph.agents.run.decisions import Questions, denials, overdue_questions
+from agentgraph.agents.run.decisions import (
+    Questions,
+    denials,
+    overdue_questions,
+    reachable_questions,
+)
 from agentgraph.agents.run.inputs import Input, decisions_of, messages_of
 from agentgraph.agents.run.reply import questions_of
 from agentgraph.agents.run.threads import queues_of, thread_config
@@ -25,6 +30,7 @@ from agentgraph.graphs.task import with_saver
 from agentgraph.guards import AuditTrail
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.interception import outer_call
+from agentgraph.outcomes import Interrupt
 from agentgraph.running import Run, inside_run
 from agentgraph.stream import AnyEvent, FinalStateEvent, InterruptEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
@@ -95,6 +101,28 @@ class FlowRuns:
         """Return the messages of a thread: what was asked, and the outcomes."""
         snapshot = await whole_state(self._graph, thread_config(thread_id))
         return [*(snapshot.values.get("messages") or ())]
+
+    async def result(self, thread_id: str) -> FlowResult[Any]:
+        """Return the result of the last run on a thread, as far as it has come."""
+        snapshot = await whole_state(self._graph, thread_config(thread_id), subgraphs=True)
+        if not snapshot.values and not snapshot.next:
+            raise RoutingError(f"there is no run on thread {thread_id!r}", code="unknown_thread")
+        return FlowResult.of_values(
+            snapshot.values,
+            self._flow.outcome,
+            is_over=not snapshot.next,
+            interrupts=self._questions_in(snapshot),
+            thread_id=thread_id,
+        )
+
+    async def questions(self, thread_id: str) -> tuple[Interrupt, ...]:
+        """Return the open questions of a thread."""
+        config = thread_config(thread_id)
+        return self._questions_in(await whole_state(self._graph, config, subgraphs=True))
+
+    def _questions_in(self, snapshot: StateSnapshot) -> tuple[Interrupt, ...]:
+        name = self._flow.name
+        return questions_of((name, question) for _, question in reachable_questions(snapshot))
 
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from pydantic import BaseModel
 
 from agentgraph import Agent
+from agentgraph.errors import RoutingError
 from agentgraph.flow import Brief, Flow, Plan, Summary, Verdict
 from agentgraph.testing import ScriptedModel, call
 from tests.flow.planned_work import (
@@ -154,3 +158,24 @@ async def test_each_input_on_a_thread_is_a_new_run_of_the_flow() -> None:
     assert [report for report in reports(second) if report[2]] == [("fan_out", 1, "b")]
     history = await flow.ahistory("t")
     assert [str(m.text) for m in history] == ["first", "one", "second", "two"]
+
+
+async def test_result_of_a_thread_is_told_later_too() -> None:
+    flow = flow_of(plan("a"), Page(title="T", words=1).model_dump_json(), verdict(), outcome=Page,
+                   finalize=Page.model_validate_json, guards=guarded())  # fmt: skip
+    result = await flow.ainvoke("go", thread_id="t")
+    later = await flow.aresult("t")
+    assert replace(later, usage=result.usage) == result
+    assert later.usage.total_tokens == result.usage.total_tokens > 0
+    assert json.loads(json.dumps(later.to_dict()))["outcome"] == {"title": "T", "words": 1}
+    assert await flow.ainterrupts("t") == ()
+    with pytest.raises(RoutingError, match="no run on thread 'none'"):
+        await flow.aresult("none")
+
+
+async def test_result_of_a_thread_that_waits_has_its_questions() -> None:
+    flow = flow_of(plan("a"), "unsure", verdict(True, 0.1))
+    result = await flow.ainvoke("go", thread_id="t")
+    later = await flow.aresult("t")
+    assert (later.status, later.interrupts) == ("waiting", result.interrupts)
+    assert await flow.ainterrupts("t") == result.interrupts
