@@ -1,4 +1,4 @@
-"""The command line: `agentgraph serve`, `chat`, `graph`, `log`, `replay` and `audit`.
+"""The command line: `agentgraph serve`, `chat`, `run`, `graph`, `log`, `replay` and `audit`.
 
 `commands` has a module for each command. Commands import what they need inside functions, so that
 they start quickly, and work without the server's packages. `terminal` reads and writes on the
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from agentgraph import __version__
-from agentgraph.cli.commands import audit, chat, graph, log, replay, serve
+from agentgraph.cli.commands import audit, chat, graph, log, replay, run, serve
 
 __all__ = ["app", "main"]
 
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
+app.command("run")(run.run)
 app.command("graph")(graph.graph)
 app.command("log")(log.log)
 app.command("replay")(replay.replay)
@@ -44,7 +45,7 @@ def _root(
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Serve agents, talk to one, or draw it; read what was said in a session.
+    """Serve agents, talk to one, run one, or draw it; read what was said in a session.
 
     An agent is named as MODULE:AGENT or FILE.py:AGENT. MODULE alone will do where it has only one.
     """

@@ -10,8 +10,12 @@ import typer
 from agentgraph.cli.terminal.text import clean
 from agentgraph.errors import AgentGraphError, ConfigurationError
 
+FAILED = 1
+"""The status of a run that has failed, or that was aborted."""
 USAGE_ERROR = 2
 """The status of a command that was called wrongly or cannot do its work."""
+WAITING = 3
+"""The status of a run that waits for a human's decision."""
 INTERRUPTED = 130
 """The status after Ctrl-C, as in shells: 128 plus the number of SIGINT."""
 

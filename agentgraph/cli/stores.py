@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Generic, TypeVar, cast
 
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
+from agentgraph.flow import Flow
 from agentgraph.guards import JSONLSink, SQLiteSink
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import Log, MemoryLog, StoredSession, open_log
 from agentgraph.storage import lasting_url
+
+A = TypeVar("A", bound=Agent[Any] | Flow[Any])
 
 _BATCH = 200
 _SQLITE = "sqlite:///"
@@ -87,10 +91,10 @@ def audit_sink(url: str) -> JSONLSink | SQLiteSink | None:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredAgent:
-    """An agent with a store, and the store's name, without the password of its URL."""
+class StoredAgent(Generic[A]):
+    """An agent or flow with a store, and the store's name, without the password of its URL."""
 
-    agent: Agent
+    agent: A
     store_name: str
 
     @property
@@ -99,7 +103,7 @@ class StoredAgent:
         return self.store_name != "memory"
 
 
-def with_store(agent: Agent, url: str | None) -> StoredAgent:
+def with_store(agent: A, url: str | None) -> StoredAgent[A]:
     """Return the agent with a store: that of `url`, its own, the environment's, or a local file.
 
     Raises `ConfigurationError` for an unknown kind of URL.
@@ -110,7 +114,7 @@ def with_store(agent: Agent, url: str | None) -> StoredAgent:
     if url != "memory" and not url.startswith(_DURABLE_PREFIXES):
         # Not the URL itself: it may hold a password.
         raise ConfigurationError("--store: write memory, sqlite:///file.db or postgresql://…")
-    return StoredAgent(agent.replace(checkpointer=url), _name_of(url))
+    return StoredAgent(cast(A, agent.replace(checkpointer=url)), _name_of(url))
 
 
 def _log_at(url: str) -> Log:

@@ -1,4 +1,4 @@
-"""Finds the agent that `module:agent` or `file.py:agent` names on a command line.
+"""Finds the agent, flow or team that `module:agent` or `file.py:agent` names on a command line.
 
 This imports the user's code, which may raise anything: its errors are reported with their place in
 that code, without frames of agentgraph.
@@ -12,40 +12,78 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError
+from agentgraph.flow import Flow
+from agentgraph.sessions import Team
+
+Served: TypeAlias = Agent[Any] | Flow[Any]
+"""What can be served."""
+Target: TypeAlias = Agent[Any] | Flow[Any] | Team
+"""What can be run."""
+K = TypeVar("K", bound=Target)
 
 
 class _Fault(Exception):
-    """Why a target does not name an agent."""
+    """Why a target does not name what it is to name."""
 
 
-def load(targets: Iterable[str]) -> list[Agent]:
+@dataclass(frozen=True, slots=True)
+class Kinds(Generic[K]):
+    """What a command works with, and its names in errors."""
+
+    types: tuple[type[K], ...]
+    one: str
+    every: str
+    """What all of them are called."""
+
+    def holds(self, value: object) -> TypeGuard[K]:
+        """Tell whether a value is of one of these types."""
+        return isinstance(value, self.types)
+
+
+AGENTS: Kinds[Agent[Any]] = Kinds((Agent,), "Agent", "agents")
+SERVED: Kinds[Served] = Kinds((Agent, Flow), "Agent or Flow", "agents and flows")
+TARGETS: Kinds[Target] = Kinds(
+    (Agent, Flow, Team), "Agent, Flow or Team", "agents, flows and teams"
+)
+
+
+def load(targets: Iterable[str]) -> list[Agent[Any]]:
     """Import the agents; raise `ConfigurationError` with the faults of all targets at once."""
+    return load_all(targets, AGENTS)
+
+
+def load_all(targets: Iterable[str], kinds: Kinds[K]) -> list[K]:
+    """Import what the targets name; raise `ConfigurationError` with all faults at once."""
     _add_to_path(Path.cwd())
-    agents, faults = [], []
+    values, faults = [], []
     for target in targets:
         try:
-            agents.append(_agent_of(target))
+            values.append(_value_of(target, kinds))
         except _Fault as fault:
             faults.append(f"{target}: {fault}")
     if faults:
         raise ConfigurationError(faults)
-    return agents
+    return values
 
 
-def _agent_of(target: str) -> Agent:
-    """Return the agent of one target; raise `_Fault` if there is none."""
+def _value_of(target: str, kinds: Kinds[K]) -> K:
+    """Return what one target names; raise `_Fault` if there is none."""
     source, _, name = (target, "", "") if target.endswith(".py") else target.rpartition(":")
     if not source:
         source, name = name, ""
     if not source:
         raise _Fault("give MODULE:AGENT or FILE.py:AGENT")
     module = _import_file(Path(source)) if source.endswith(".py") else _import(source)
-    return _as_agent(_attribute(module, name)) if name else _only_agent(module)
+    if not name:
+        return _only_value(module, kinds)
+    return _as_kind(_attribute(module, name, kinds), kinds)
 
 
 def _import(name: str) -> ModuleType:
@@ -82,47 +120,52 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _attribute(module: ModuleType, name: str) -> object:
+def _attribute(module: ModuleType, name: str, kinds: Kinds[K]) -> object:
     """Return the object at a dotted name in a module."""
     value: object = module
     for part in name.split("."):
         try:
             value = getattr(value, part)
         except AttributeError:
-            raise _Fault(f"there is no {part!r} in it; {_agent_list(module)}") from None
+            raise _Fault(f"there is no {part!r} in it; {_list_of(module, kinds)}") from None
         except Exception as error:
             raise _user_code_fault(f"reading {name} failed", error) from error
     return value
 
 
-def _only_agent(module: ModuleType) -> Agent:
-    """Return the module's only agent, which may have several names; raise `_Fault` otherwise."""
-    agents = list({id(agent): agent for agent in _agents_in(module).values()}.values())
-    if len(agents) != 1:
-        raise _Fault(f"say which agent; {_agent_list(module)}")
-    return agents[0]
+def _only_value(module: ModuleType, kinds: Kinds[K]) -> K:
+    """Return the module's only agent, which may have several names; raise `_Fault` otherwise.
+
+    Of a module with flows and teams, an agent that works in one of them is not meant.
+    """
+    values = {id(value): value for value in _values_in(module, kinds).values()}
+    candidates = [*values.values()]
+    candidates = [c for c in candidates if not isinstance(c, Agent)] or candidates
+    if len(candidates) != 1:
+        raise _Fault(f"say which agent; {_list_of(module, kinds)}")
+    return candidates[0]
 
 
-def _as_agent(value: object) -> Agent:
+def _as_kind(value: object, kinds: Kinds[K]) -> K:
     """Return an agent, or the agent that the user's function returns; raise `_Fault` otherwise.
 
     An async function is refused, and its coroutine closed: otherwise asyncio would warn that it was
     never awaited.
     """
-    if isinstance(value, Agent):
+    if kinds.holds(value):
         return value
     if not callable(value):
-        raise _Fault(f"this is no Agent but {_kind(value)}")
-    result = _call(value)
+        raise _Fault(f"this is no {kinds.one} but {_kind(value)}")
+    result = _call(value, kinds)
     if inspect.iscoroutine(result):
         result.close()
-        raise _Fault("this is an async function: it has to return an Agent at once")
-    if not isinstance(result, Agent):
-        raise _Fault(f"calling it returned no Agent but {_kind(result)}")
+        raise _Fault(f"this is an async function: it has to return an {kinds.one} at once")
+    if not kinds.holds(result):
+        raise _Fault(f"calling it returned no {kinds.one} but {_kind(result)}")
     return result
 
 
-def _call(function: Callable[[], object]) -> object:
+def _call(function: Callable[[], object], kinds: Kinds[K]) -> object:
     """Call the user's function without arguments."""
     try:
         inspect.signature(function).bind()
@@ -130,8 +173,8 @@ def _call(function: Callable[[], object]) -> object:
         pass  # a built-in without a signature: the call itself decides
     except TypeError as error:
         raise _Fault(
-            f"this is no Agent but {_kind(function)} that cannot be called without arguments: "
-            f"{error}"
+            f"this is no {kinds.one} but {_kind(function)} "
+            f"that cannot be called without arguments: {error}"
         ) from None
     try:
         return function()
@@ -152,13 +195,13 @@ def _location_of(error: BaseException) -> str:
     return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
 
 
-def _agents_in(module: ModuleType) -> dict[str, Agent]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, Agent)}
+def _values_in(module: ModuleType, kinds: Kinds[K]) -> dict[str, K]:
+    return {name: value for name, value in vars(module).items() if kinds.holds(value)}
 
 
-def _agent_list(module: ModuleType) -> str:
-    names = ", ".join(sorted(_agents_in(module)))
-    return f"its agents are: {names}" if names else "it has no agents"
+def _list_of(module: ModuleType, kinds: Kinds[K]) -> str:
+    names = ", ".join(sorted(_values_in(module, kinds)))
+    return f"its {kinds.every} are: {names}" if names else f"it has no {kinds.every}"
 
 
 def _kind(value: object) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
 
@@ -188,6 +188,10 @@ class Flow(FlowSpec, Generic[T]):
     def history(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread."""
         return run_sync(self.ahistory(thread_id))
+
+    def replace(self, **changes: Any) -> Flow[T]:
+        """Return a changed flow."""
+        return replace(self, **changes)
 
     def as_tool(self) -> AgentTool:
         """Return a tool that runs this flow on a request."""

@@ -13,6 +13,7 @@ from agentgraph.clock import new_id
 if TYPE_CHECKING:
     import asyncio
 
+    from agentgraph.agents import Agent
     from agentgraph.cli.stores import StoredAgent
     from agentgraph.cli.terminal.conversation import Conversation
 
@@ -45,7 +46,7 @@ def chat(
         raise typer.Exit(_talk(stored_agent, thread_id, command))
 
 
-def _talk(stored_agent: StoredAgent, thread_id: str, command: str | None) -> int:
+def _talk(stored_agent: StoredAgent[Agent], thread_id: str, command: str | None) -> int:
     """Run the conversation, and return the command's exit status."""
     import asyncio
 
