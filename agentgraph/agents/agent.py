@@ -319,7 +319,7 @@ class Agent(AgentSpec, Generic[Output]):
         return picture_of(visible_graph(self, self.graph))
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return mimebundle_of(self, lambda: self.graph)
+        return mimebundle_of(self, lambda: visible_graph(self, self.graph))
 
     @property
     def graph(self) -> AnyCompiledGraph:

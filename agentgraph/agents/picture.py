@@ -116,33 +116,30 @@ def _node(name: str) -> Node:
     return Node(name, own, cluster=tuple(cluster))
 
 
-def mimebundle_of(
-    agent: AgentSpec, compiled_graph: Callable[[], AnyCompiledGraph]
-) -> dict[str, str]:
-    """Return what a notebook shows of an agent: its picture, or why there is none.
+def mimebundle_of(subject: object, visible_graph: Callable[[], Graph]) -> dict[str, str]:
+    """Return what a notebook shows of an agent or a flow: its picture, or why there is none.
 
     The graph comes as a function, because the compilation may fail, and the error is shown too.
     """
     try:
-        return _bundle(agent, compiled_graph())
+        return _bundle(subject, visible_graph())
     except Exception as error:  # the display of an agent must not fail the cell
         message = f"{type(error).__name__}: {error}"
         return {
-            "text/plain": f"{agent!r} cannot be drawn: {message}",
-            "text/html": fault(f"{agent!r} cannot be drawn", message),
+            "text/plain": f"{subject!r} cannot be drawn: {message}",
+            "text/html": fault(f"{subject!r} cannot be drawn", message),
         }
 
 
 _MOST_NODES = 1000  # a larger picture is unreadable, and takes megabytes in a notebook
 
 
-def _bundle(agent: AgentSpec, compiled_graph: AnyCompiledGraph) -> dict[str, str]:
-    graph = visible_graph(agent, compiled_graph)
+def _bundle(subject: object, graph: Graph) -> dict[str, str]:
     if len(graph.nodes) > _MOST_NODES:
-        note = f"{agent!r}: {len(graph.nodes)} nodes, too many to show; .svg() draws them"
+        note = f"{subject!r}: {len(graph.nodes)} nodes, too many to show; .svg() draws them"
         return {"text/plain": note}
     return {
-        "text/plain": repr(agent),
+        "text/plain": repr(subject),
         "image/svg+xml": picture_of(graph),
         "text/vnd.mermaid": mermaid_of(graph),
     }

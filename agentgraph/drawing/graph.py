@@ -21,6 +21,8 @@ class Node:
     kind: Literal["box", "start", "end"] = "box"
     cluster: tuple[str, ...] = ()
     highlighted: bool = False
+    failed: bool = False
+    """Whether it is marked as what has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +43,8 @@ def short(text: str) -> str:
 
 
 def label_of(node: Node) -> str:
-    """Return the text on a node."""
-    return short(node.label or node.id)
+    """Return the text on a node; a mark says too, not the colour alone, that it has failed."""
+    return f"{short(node.label or node.id)}{' ✗' if node.failed else ''}"
 
 
 def label_size(label: str) -> tuple[float, float]:

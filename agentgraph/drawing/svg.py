@@ -20,10 +20,11 @@ _DARK = """<style>@media (prefers-color-scheme: dark) {
 .ag-drawing .end rect { fill: #64789a }
 .ag-drawing .edge path { stroke: #8494ac }
 .ag-drawing .edge polygon { fill: #8494ac }
+.ag-drawing .failed rect { stroke: #ff8a80 }
 .ag-drawing .on rect, .ag-drawing .edge.on path { stroke: #6ea8fe }
 .ag-drawing .edge.on polygon, .ag-drawing .edge.on text { fill: #6ea8fe }
 }</style>"""
-_INK, _LINE, _ON = "#1f2a3a", "#7487a3", "#1d64d8"
+_INK, _LINE, _ON, _FAILED = "#1f2a3a", "#7487a3", "#1d64d8", "#c0392b"
 _KINDS = {
     "box": ("#ffffff", _INK, 7),
     "start": ("#e6edf7", _INK, 15),
@@ -81,10 +82,13 @@ def _node(level: Level, name: str) -> str:
     """Draw a node; its id is the tooltip."""
     node, box, middle = level.nodes[name], level.boxes[name], level.at(name)
     fill, ink, radius = _KINDS[node.kind]
-    stroke = f'stroke="{_ON}" stroke-width="2"' if node.highlighted else 'stroke="#8ba0bf"'
+    mark = "failed" if node.failed else "on" if node.highlighted else ""
+    stroke = 'stroke="#8ba0bf"'
+    if mark:
+        stroke = f'stroke="{_FAILED if node.failed else _ON}" stroke-width="2"'
     rest = f'rx="{radius}" fill="{fill}" {stroke}'
     return _group(
-        f"node {node.kind}{' on' if node.highlighted else ''}",
+        f"node {node.kind} {mark}".rstrip(),
         name,
         _rect(middle, (box.width, box.height), rest),
         _text(middle, label_of(node), f'text-anchor="middle" fill="{ink}"'),

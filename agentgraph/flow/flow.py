@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
 
-from agentgraph.agents.picture import mermaid_of, picture_of
+from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of
 from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.blocking import background_loop, run_sync
@@ -221,6 +221,9 @@ class Flow(FlowSpec, Generic[T]):
     def svg(self) -> str:
         """Draw the flow's graph, as a self-contained SVG picture."""
         return picture_of(self._graph.get_graph())
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return mimebundle_of(self, lambda: self._graph.get_graph())
 
     @cached_property
     def _graph(self) -> AnyCompiledGraph:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
-from agentgraph.display import code, escaped, panel, prose, row, table
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.audit.flow_run import FlowRun, flow_runs, outermost
+from agentgraph.flow.audit.picture import html_of
 from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage
@@ -193,29 +193,10 @@ class FlowResult(Generic[T]):
         return values
 
     def _repr_html_(self) -> str:
-        head = ["stage", "attempt", "worker", "seconds", "tokens", "checks"]
-        rows = [_cells(report) for report in self.stages]
-        parts = [prose(self.text)] if self.text else []
-        parts += [interrupt._repr_html_() for interrupt in self.interrupts]
-        parts.append(table(head, rows))
-        if self.reason:
-            parts.append(row("reason", code(self.reason)))
-        return panel(f"flow {self.status}", *parts)
+        return html_of(self)
 
 
 def _usage_of(stages: Iterable[StageReport]) -> Usage:
     """Sum up the usage of stages, those left out that asked no model."""
     parts = {str(n): r.usage for n, r in enumerate(stages) if r.usage.total_tokens}
     return replace(Usage.of_parts(parts), by_agent={})
-
-
-def _cells(report: StageReport) -> Sequence[str]:
-    failed = [verdict.check for verdict in report.verdicts if not verdict.passed]
-    return [
-        escaped(report.stage),
-        str(report.attempt),
-        escaped(report.worker),
-        f"{report.seconds:.1f}",
-        str(report.usage.total_tokens),
-        escaped(f"failed: {', '.join(failed)}" if failed else "passed"),
-    ]
