@@ -39,19 +39,15 @@ class Kinds(Generic[K]):
 
     types: tuple[type[K], ...]
     one: str
-    every: str
-    """What all of them are called."""
 
     def holds(self, value: object) -> TypeGuard[K]:
         """Tell whether a value is of one of these types."""
         return isinstance(value, self.types)
 
 
-AGENTS: Kinds[Agent[Any]] = Kinds((Agent,), "Agent", "agents")
-SERVED: Kinds[Served] = Kinds((Agent, Flow), "Agent or Flow", "agents and flows")
-TARGETS: Kinds[Target] = Kinds(
-    (Agent, Flow, Team), "Agent, Flow or Team", "agents, flows and teams"
-)
+AGENTS: Kinds[Agent[Any]] = Kinds((Agent,), "Agent")
+SERVED: Kinds[Served] = Kinds((Agent, Flow), "Agent or Flow")
+TARGETS: Kinds[Target] = Kinds((Agent, Flow, Team), "Agent, Flow or Team")
 
 
 def load(targets: Iterable[str]) -> list[Agent[Any]]:
@@ -200,8 +196,15 @@ def _values_in(module: ModuleType, kinds: Kinds[K]) -> dict[str, K]:
 
 
 def _list_of(module: ModuleType, kinds: Kinds[K]) -> str:
-    names = ", ".join(sorted(_values_in(module, kinds)))
-    return f"its {kinds.every} are: {names}" if names else f"it has no {kinds.every}"
+    values = _values_in(module, kinds)
+    if not values:
+        return "it has no agents"
+    words = {"agents": Agent, "flows": Flow, "teams": Team}
+    *first, last = (
+        word for word, kind in words.items() if any(isinstance(v, kind) for v in values.values())
+    )
+    every = f"{', '.join(first)} and {last}" if first else last
+    return f"its {every} are: {', '.join(sorted(values))}"
 
 
 def _kind(value: object) -> str:

@@ -15,6 +15,7 @@ from agentgraph.flow.members import (
     Function,
     Member,
     compile_member,
+    is_participant,
     transfer_tool,
 )
 from agentgraph.flow.nodes import STAND_IN, FlowNodes
@@ -112,13 +113,13 @@ def _nodes_of(
     def compile_part(
         part: Participant | Function, stage: str, at: str, schema: type[BaseModel] | None = None
     ) -> Member | Function:
-        if not _is_participant(part):
-            return part  # type: ignore[return-value]
+        if not is_participant(part):
+            return part
         place = f"{path}/{stage}"
         policy = policies.get(at)
         level = None if policy is None else _member_policy(policy)
         tools = [*_transfer_tools(flow, at)] if stage == "fan_out" else []
-        return compile_member(part, level, place, effects, schema, tools)  # type: ignore[arg-type]
+        return compile_member(part, level, place, effects, schema, tools)
 
     schemas: Mapping[str, type[BaseModel] | None] = {
         "plan": plan_of(flow.brief),
@@ -171,10 +172,6 @@ def _transfer_tools(flow: FlowSpec, worker: str) -> Iterable[Any]:
     for name, peer in flow.workers.items():
         if name != worker:
             yield transfer_tool(name, getattr(peer, "description", "") or "")
-
-
-def _is_participant(part: object) -> bool:
-    return all(hasattr(part, name) for name in ("name", "description", "graph"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
+from typing_extensions import TypeIs
 
 from agentgraph.agents import Agent
 from agentgraph.agents.build import compile_root
@@ -260,6 +261,11 @@ def name_of(member: Participant | Function) -> str:
     if name is None and isinstance(member, partial):
         return name_of(member.func)
     return str(name or type(member).__name__)
+
+
+def is_participant(part: Participant | Function) -> TypeIs[Participant]:
+    """Tell whether a part of a flow is a participant, and no function."""
+    return all(hasattr(part, name) for name in ("name", "description", "graph"))
 
 
 async def call_function(function: Function, *arguments: object) -> Any:

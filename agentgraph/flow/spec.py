@@ -12,7 +12,7 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.flow.members import Function, member_of, name_of
+from agentgraph.flow.members import Function, is_participant, member_of, name_of
 from agentgraph.flow.stage import STAGES, Stage
 from agentgraph.flow.topology import Debate, Name, Topology, topology_of
 from agentgraph.flow.values import Brief, Summary
@@ -65,6 +65,11 @@ class FlowSpec:
         """The workers by their names."""
         members = [member_of(candidate, "work") for candidate in self.work]
         return {name_of(member): member for member in members}
+
+    @property
+    def participants(self) -> tuple[Participant, ...]:
+        """The workers that are agents, teams, flows or graphs; the others are functions."""
+        return tuple(worker for worker in self.workers.values() if is_participant(worker))
 
     @cached_property
     def work_topology(self) -> Topology:

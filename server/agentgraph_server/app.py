@@ -7,18 +7,18 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from agentgraph import Agent, __version__
+from agentgraph import __version__
 from agentgraph.storage import LazySaver, lasting_url
 from agentgraph_server.access import AccessControl, keys_from
-from agentgraph_server.catalogue import Catalogue
+from agentgraph_server.catalogue import Catalogue, Served
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.routes import router
 
 
 def create_app(
-    *agents: Agent, store: str | None = None, api_keys: Iterable[str] | None = None
+    *agents: Served, store: str | None = None, api_keys: Iterable[str] | None = None
 ) -> FastAPI:
-    """Make the application that serves agents.
+    """Make the application that serves agents and flows.
 
     `store` holds the threads of agents without a checkpointer; by default it is `POSTGRES_URL`,
     else a SQLite file in the working directory. `api_keys` default to those of

@@ -1,18 +1,20 @@
-"""The catalogue: the served agents by name, and the locks of their threads."""
+"""The catalogue: the served agents and flows by name, and the locks of their threads."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from agentgraph import Agent, AgentGraphError
+from agentgraph import Agent, AgentGraphError, Flow
 from agentgraph.errors import ConfigurationError
 from agentgraph.storage import Claim, LazySaver, open_saver
 
 Saver = BaseCheckpointSaver[str]
 Threads = set[tuple[int, str]]
+Served: TypeAlias = Agent[Any] | Flow[Any]
 
 
 class UnknownAgent(AgentGraphError):
@@ -68,10 +70,10 @@ class Catalogue:
     this process, and the store locks it among processes.
     """
 
-    agents: Mapping[str, Agent]
+    agents: Mapping[str, Served]
     _busy: Threads = field(default_factory=set)
 
-    def __init__(self, agents: Sequence[Agent], store: str) -> None:
+    def __init__(self, agents: Sequence[Served], store: str) -> None:
         faults = list(_faults(agents))
         if faults:
             raise ConfigurationError(faults)
@@ -83,7 +85,7 @@ class Catalogue:
         """The savers of all agents, each once."""
         return list({id(saver): saver for saver in map(_saver_of, self.agents.values())}.values())
 
-    def find(self, name: str) -> Agent:
+    def find(self, name: str) -> Served:
         """Return an agent by its name; raise `UnknownAgent` if there is none."""
         try:
             return self.agents[name]
@@ -91,7 +93,7 @@ class Catalogue:
             names = ", ".join(self.agents)
             raise UnknownAgent(f"no agent is called {name!r}: there are {names}") from None
 
-    async def lock(self, agent: Agent, thread_id: str) -> ThreadLock:
+    async def lock(self, agent: Served, thread_id: str) -> ThreadLock:
         """Lock a thread, or raise `ThreadBusy`; agents on the same store share their threads.
 
         Another process may have locked the thread too, if the store supports such locks.
@@ -110,7 +112,7 @@ class Catalogue:
             raise
         return ThreadLock(self._busy, thread, claim)
 
-    def is_busy(self, agent: Agent, thread_id: str) -> bool:
+    def is_busy(self, agent: Served, thread_id: str) -> bool:
         """Tell whether a turn is under way on a thread."""
         return (id(_saver_of(agent)), thread_id) in self._busy
 
@@ -121,27 +123,27 @@ def _busy(thread_id: str) -> ThreadBusy:
     )
 
 
-def _faults(agents: Sequence[Agent]) -> Iterator[str]:
+def _faults(agents: Sequence[Served]) -> Iterator[str]:
     """Yield why the agents cannot be served together."""
     if not agents:
         yield "nothing to serve: give at least one agent"
     names: set[str] = set()
     for agent in agents:
-        if not isinstance(agent, Agent):
-            yield f"{agent!r} is no Agent"
+        if not isinstance(agent, Agent | Flow):
+            yield f"{agent!r} is no Agent and no Flow"
         elif agent.name in names:
             yield f"two agents are called {agent.name!r}: their addresses would be the same"
         else:
             names.add(agent.name)
 
 
-def _with_store(agent: Agent, store: str) -> Agent:
+def _with_store(agent: Served, store: str) -> Served:
     """Return the agent with a saver: its own, or one on the server's store."""
     if isinstance(agent.checkpointer, BaseCheckpointSaver):
         return agent
     return agent.replace(checkpointer=open_saver(agent.checkpointer or store))
 
 
-def _saver_of(agent: Agent) -> Saver:
+def _saver_of(agent: Served) -> Saver:
     assert isinstance(agent.checkpointer, BaseCheckpointSaver)  # `_with_store` gives it one
     return agent.checkpointer

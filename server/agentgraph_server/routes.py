@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 from langgraph.types import Command
 
-from agentgraph import Agent, __version__
+from agentgraph import FlowResult, Reply, __version__
 from agentgraph.agents import Input
 from agentgraph.clock import new_id
 from agentgraph.stream import Event
-from agentgraph_server.catalogue import Catalogue, UnknownThread
+from agentgraph_server.catalogue import Catalogue, Served, UnknownThread
 from agentgraph_server.disconnects import unless_disconnected
 from agentgraph_server.problems import problems
 from agentgraph_server.schemas import (
@@ -40,12 +40,12 @@ def _catalogue(request: Request) -> Catalogue:
     return catalogue
 
 
-def _agent(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Agent:
+def _agent(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Served:
     return catalogue.find(name)
 
 
 CatalogueOfApp = Annotated[Catalogue, Depends(_catalogue)]
-AgentInPath = Annotated[Agent, Depends(_agent)]
+AgentInPath = Annotated[Served, Depends(_agent)]
 ThreadInPath = Annotated[ThreadId, Path()]
 
 
@@ -129,18 +129,19 @@ async def tell_health(catalogue: CatalogueOfApp) -> Health:
 
 
 async def _answer(
-    agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
+    agent: Served, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> Response:
     """Run a turn to its end; 409 if the thread is busy."""
+    reply: Reply[Any] | FlowResult[Any]
     async with await catalogue.lock(agent, thread_id):
         reply = await unless_disconnected(request, agent.ainvoke(message, thread_id=thread_id))
     headers = _location_headers(request, agent, thread_id)
-    answer = Answer.of(reply).model_dump_json()
+    answer = Answer.of(reply, agent.name).model_dump_json()
     return Response(answer, headers=headers, media_type="application/json")
 
 
 async def _stream(
-    agent: Agent, message: Input, thread_id: str, catalogue: Catalogue, request: Request
+    agent: Served, message: Input, thread_id: str, catalogue: Catalogue, request: Request
 ) -> TurnStream:
     """Run a turn as a stream, whose end unlocks the thread."""
     lock = await catalogue.lock(agent, thread_id)
@@ -149,6 +150,6 @@ async def _stream(
     return TurnStream(events, lock, begin, _location_headers(request, agent, thread_id))
 
 
-def _location_headers(request: Request, agent: Agent, thread_id: str) -> dict[str, str]:
+def _location_headers(request: Request, agent: Served, thread_id: str) -> dict[str, str]:
     root = request.scope.get("root_path", "")  # the path under which the application is mounted
     return {"Content-Location": f"{root}/agents/{agent.name}/threads/{thread_id}"}

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from agentgraph import Agent, Reply
+from agentgraph import Agent, Flow, FlowResult, Reply
 from agentgraph.participant import Participant
 
 MAX_DEPTH = 100
@@ -110,16 +110,20 @@ class Answer(BaseModel):
     close_reason: str | None = None
 
     @classmethod
-    def of(cls, reply: Reply) -> Answer:
-        """Read a reply."""
+    def of(cls, reply: Reply[Any] | FlowResult[Any], name: str) -> Answer:
+        """Read the reply of an agent, or the result of a flow, of this name."""
+        if isinstance(reply, FlowResult):
+            speaker, reason = name, reply.reason if reply.status == "aborted" else None
+        else:
+            speaker, reason = reply.agent, reply.close_reason
         return cls(
             text=reply.text,
-            agent=reply.agent,
+            agent=speaker,
             thread_id=reply.thread_id,
             output=reply.output,
             usage=reply.usage.to_dict(),
             interrupts=[Question.model_validate(i, from_attributes=True) for i in reply.interrupts],
-            close_reason=reply.close_reason,
+            close_reason=reason,
         )
 
 
@@ -145,6 +149,8 @@ class AgentCard(BaseModel):
         if isinstance(participant, Agent):
             card.tools = _tools_of(participant)
             card.agents = [cls.of(below) for below in participant.sub_agents]
+        if isinstance(participant, Flow):
+            card.agents = [cls.of(worker) for worker in participant.participants]
         return card
 
 

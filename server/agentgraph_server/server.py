@@ -9,19 +9,19 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from agentgraph import Agent
 from agentgraph.errors import ConfigurationError
 from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
 from agentgraph_server.app import create_app, open_stores
+from agentgraph_server.catalogue import Served
 
 GRACE_S = 10
 """How long requests may take to end after a signal; then they are cancelled."""
 
 
 def serve(
-    *agents: Agent, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
+    *agents: Served, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
 ) -> None:
-    """Serve agents until a signal stops the server.
+    """Serve agents and flows until a signal stops the server.
 
     Raises `ConfigurationError` if other machines can reach `host` but no API keys are set.
     """
@@ -46,7 +46,7 @@ class _Server(uvicorn.Server):
 
 
 def make_server(
-    *agents: Agent,
+    *agents: Served,
     host: str = "127.0.0.1",
     port: int = 8000,
     store: str | None = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
-from agentgraph import Agent, Hub, Team, effect, sequence
+from agentgraph import Agent, Envelope, Hub, Team, effect, sequence
 from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.flow import Flow, Stage
 from agentgraph.guards import CostBudget
+from agentgraph.sessions import EV_PACKET
+from agentgraph.stream import StageEvent
 from agentgraph.testing import ScriptedModel, call
 from tests.flow.planned_work import flow_of, guarded, plan, verdict, worker
 
@@ -79,6 +82,22 @@ async def test_flow_speaks_in_a_team_and_is_served_alone() -> None:
     async with await Hub.open(serve=[small("alone")]) as hub:
         answer = await (await hub.session("alone", id="s")).ask("go")
     assert answer.text == "a is done\n\nb is done"
+
+
+async def test_session_streams_the_stages_of_a_flow_that_a_hub_serves() -> None:
+    told: list[tuple[str, str, str]] = []
+    async with await Hub.open(serve=[small("alone")]) as hub:
+        session = await hub.session("alone", id="s")
+        await session.send("user", "go")
+        async with aclosing(session.stream()) as items:
+            async for item in items:
+                if isinstance(item, StageEvent):
+                    told.append((item.stage, item.worker, item.status))
+                if isinstance(item, Envelope) and item.event_type == EV_PACKET:
+                    break
+    assert told[:2] == [("plan", "", "started"), ("plan", "", "finished")]
+    assert {("fan_out", "a", "finished"), ("fan_out", "b", "finished")} < {*told}
+    assert told[-1] == ("finalize", "", "finished")
 
 
 async def test_graph_of_a_flow_is_an_ordinary_one() -> None:

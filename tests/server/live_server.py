@@ -15,7 +15,7 @@ import uvicorn
 from httpx_sse import EventSource, aconnect_sse
 from langgraph.types import interrupt
 
-from agentgraph import Agent
+from agentgraph import Agent, Flow
 from agentgraph.clock import clock
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
@@ -32,7 +32,7 @@ class Told(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    *agents: Agent,
+    *agents: Agent | Flow[Any],
     store: str = "memory",
     api_keys: Sequence[str] | None = None,
     sndbuf: int | None = None,
@@ -52,7 +52,9 @@ async def serving(
 
 
 @contextmanager
-def serving_in_a_thread(*agents: Agent, api_keys: Sequence[str] | None = None) -> Iterator[str]:
+def serving_in_a_thread(
+    *agents: Agent | Flow[Any], api_keys: Sequence[str] | None = None
+) -> Iterator[str]:
     """Serve agents beside a test that blocks; yield their address."""
     server, listening = _server(*agents, store="memory", api_keys=api_keys)
     url = _url(listening)  # before it is closed
@@ -66,7 +68,7 @@ def serving_in_a_thread(*agents: Agent, api_keys: Sequence[str] | None = None) -
 
 
 def _server(
-    *agents: Agent, store: str, api_keys: Sequence[str] | None
+    *agents: Agent | Flow[Any], store: str, api_keys: Sequence[str] | None
 ) -> tuple[uvicorn.Server, socket.socket]:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""`agentgraph graph`: prints the graph of an agent and of all its sub-agents."""
+"""`agentgraph graph`: prints the graph of an agent with all its sub-agents, or of a flow."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def graph(
         Path | None, typer.Option(metavar="FILE", help="Write an SVG picture to this file instead.")
     ] = None,
 ) -> None:
-    """Print an agent's graph as Mermaid text."""
-    from agentgraph.cli.target import load
+    """Print the graph of an agent or a flow as Mermaid text."""
+    from agentgraph.cli.target import SERVED, load_all
 
     with errors_reported():
-        [agent] = load([target])
+        [agent] = load_all([target], SERVED)
         if svg is None:
             typer.echo(agent.mermaid())
             return

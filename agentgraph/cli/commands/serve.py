@@ -22,14 +22,14 @@ def serve(
         typer.Option(metavar="URL", help="memory, sqlite:///file.db or postgresql://…"),
     ] = None,
 ) -> None:
-    """Serve agents over HTTP.
+    """Serve agents and flows over HTTP.
 
     Beyond this machine only with keys, in AGENTGRAPH_API_KEYS.
     """
-    from agentgraph.cli.target import load
+    from agentgraph.cli.target import SERVED, load_all
 
     with errors_reported(), suppress(KeyboardInterrupt):
-        agents = load(targets)
+        agents = load_all(targets, SERVED)
         import agentgraph_server
 
         agentgraph_server.serve(*agents, host=host, port=port, store=store)

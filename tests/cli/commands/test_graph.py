@@ -21,6 +21,16 @@ def test_graph_is_written_as_a_picture(folder: Path) -> None:
     assert (folder / "clerk.svg").read_text("utf-8").startswith("<svg")
 
 
+def test_graph_of_a_flow_is_printed_too(folder: Path) -> None:
+    source = "from agentgraph import Agent, Flow\nwork = Flow('work', work=[Agent('a')])\n"
+    (folder / "a_flow.py").write_text(source)
+
+    result = run("graph", "a_flow.py")
+
+    assert result.exit_code == 0
+    assert "validate_gate" in result.stdout
+
+
 def test_picture_that_cannot_be_written_is_told(folder: Path) -> None:
     result = run("graph", "agents", "--svg", "nowhere/clerk.svg")
 
