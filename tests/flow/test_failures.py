@@ -223,7 +223,8 @@ async def test_limits_of_a_worker_are_its_own(where: str) -> None:
         fields["stages"] = {"a": Stage(guards=own)}
     else:
         fields["guards"] = guarded("interactive", replans=0, stages={"a": own})
-    result = await Flow("f", work=[a, worker("b")], **fields).ainvoke("go")
+    flow: Flow[Any] = Flow("f", work=[a, worker("b")], **fields)
+    result = await flow.ainvoke("go")
     assert (result.status, result.failure_class) == ("aborted", "infinite_loop")
     assert len(requests(a)) <= 3
     outputs = {report.worker: report.output for report in result.stages if report.worker}

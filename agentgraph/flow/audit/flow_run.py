@@ -121,7 +121,7 @@ class _Fold:
                 self.runs[key].judgement = bool(data.get("success"))
 
     def _add_stage(self, record: Record, data: Mapping[str, Any]) -> None:
-        path = record.agent.rpartition("/")[0]
+        path = str(data["flow"])
         key = record.run, path, data["turn"]
         run = self.runs.setdefault(key, FlowRun(path, *key[::2], record.thread))
         self.current[path] = run
