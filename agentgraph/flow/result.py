@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
 
+from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.audit.flow_run import FlowRun, flow_runs, outermost
-from agentgraph.flow.audit.picture import html_of
+from agentgraph.flow.audit.picture import picture_of_stages, table_of_stages
+from agentgraph.flow.audit.stage_report import StageReport
 from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage
@@ -19,7 +21,6 @@ T = TypeVar("T")
 
 _JSON = TypeAdapter(Any)
 _OWN = ("status", "outcome", "text", "success", "reason", "failure_class", "replans", "thread_id")
-_PLAIN = ("stage", "attempt", "worker", "started_at", "seconds", "output")
 
 Status: TypeAlias = Literal["finished", "aborted", "waiting"]
 Mast: TypeAlias = Literal["specification", "inter_agent", "verification"]
@@ -39,56 +40,6 @@ _MAST: Mapping[FailureClass, Mast] = {
 def mast_of(failure_class: FailureClass) -> Mast:
     """Return the category of a failure in the MAST taxonomy of multi-agent failures."""
     return _MAST[failure_class]
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationResult:
-    """The result of one check at a gate of a stage."""
-
-    gate: str
-    """The stage and the side of it: `validate:after`."""
-    check: str
-    """The check: schema, requires, budget, policy, invariants, grounding, confidence, critic."""
-    passed: bool
-    problems: tuple[str, ...] = ()
-    confidence: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class StageReport:
-    """One run of a stage, or of one worker in it."""
-
-    stage: str
-    attempt: int
-    """Which plan it belongs to, from 1."""
-    worker: str = ""
-    started_at: float = 0.0
-    seconds: float = 0.0
-    usage: Usage = field(default_factory=Usage)
-    verdicts: tuple[ValidationResult, ...] = ()
-    output: Any = None
-    """What it has made, as JSON; None where it has failed."""
-
-    @classmethod
-    def of_values(cls, values: Mapping[str, Any]) -> StageReport:
-        """Read a report from the flow's state, or from an audit."""
-        verdicts = tuple(
-            ValidationResult(**{**verdict, "problems": tuple(verdict["problems"])})
-            for verdict in values["verdicts"]
-        )
-        own = {name: values[name] for name in _PLAIN}
-        return cls(**own, usage=Usage.from_dict(values["usage"]), verdicts=verdicts)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON has it, if its output is JSON."""
-        verdicts = [asdict(verdict) for verdict in self.verdicts]
-        own = {name: getattr(self, name) for name in _PLAIN}
-        return {**own, "usage": self.usage.to_dict(), "verdicts": verdicts}
-
-    @property
-    def passed(self) -> bool:
-        """Whether all checks at its gates have passed."""
-        return all(verdict.passed for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +144,18 @@ class FlowResult(Generic[T]):
         return values
 
     def _repr_html_(self) -> str:
-        return html_of(self)
+        parts = [prose(self.text)] if self.text else []
+        parts += [interrupt._repr_html_() for interrupt in self.interrupts]
+        if self.stages:
+            is_aborted = self.status == "aborted"
+            parts += [table_of_stages(self.stages)]
+            parts += [picture_of_stages(self.stages, self.replans, is_aborted=is_aborted)]
+        parts.append(row("usage", escaped(self.usage.summary())))
+        if self.reason:
+            parts.append(row("reason", code(self.reason)))
+        if self.success is not None:
+            parts.append(row("oracle", "a success" if self.success else "no success"))
+        return panel(f"flow {self.status}", *parts)
 
 
 def _usage_of(stages: Iterable[StageReport]) -> Usage:

@@ -18,6 +18,7 @@ from agentgraph.agents.run.inputs import Block
 from agentgraph.clock import clock
 from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
 from agentgraph.flow.audit.flow_run import step_data, verdict_data
+from agentgraph.flow.audit.stage_report import ValidationResult
 from agentgraph.flow.members import (
     Answer,
     Function,
@@ -27,7 +28,6 @@ from agentgraph.flow.members import (
     faults_in,
     read_as,
 )
-from agentgraph.flow.result import ValidationResult
 from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
 from agentgraph.flow.state import ReportValues
 from agentgraph.graphs.task import task_id_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -75,8 +75,9 @@ class FlowFigures:
 
 
 def results_in(records: Iterable[Record]) -> list[tuple[str, FlowResult[Any]]]:
-    """Return the result of each run of a flow in these records, with the path of the flow."""
-    return [(run.flow, FlowResult.of_run(run)) for run in flow_runs(records)]
+    """Return the result of each run of a flow, with the path of the flow, and all its spend."""
+    runs = flow_runs(records)
+    return [(run.flow, replace(FlowResult.of_run(run), usage=run.spend)) for run in runs]
 
 
 def figures_of(results: Iterable[tuple[str, FlowResult[Any]]]) -> list[FlowFigures]:

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
 
-from agentgraph.display import code, escaped, panel, prose, row, table
+from agentgraph.display import escaped, table
 from agentgraph.drawing import Edge, Node, draw
+from agentgraph.flow.audit.stage_report import StageReport
 from agentgraph.flow.stage import STAGES
-
-if TYPE_CHECKING:
-    from agentgraph.flow.result import FlowResult, StageReport
 
 _HEAD = ("stage", "attempt", "worker", "seconds", "tokens", "checks")
 
 
-def html_of(result: FlowResult[Any]) -> str:
-    """Show a result: its text, its questions, its stages, and why it has ended."""
-    parts = [prose(result.text)] if result.text else []
-    parts += [interrupt._repr_html_() for interrupt in result.interrupts]
-    if result.stages:
-        parts += [table(_HEAD, map(_cells, result.stages)), svg_of(result)]
-    parts += [row("usage", escaped(result.usage.summary()))]
-    if result.reason:
-        parts += [row("reason", code(result.reason))]
-    if result.success is not None:
-        parts += [row("oracle", "a success" if result.success else "no success")]
-    return panel(f"flow {result.status}", *parts)
+def table_of_stages(reports: Sequence[StageReport]) -> str:
+    """Show the runs of the stages in their order."""
+    return table(_HEAD, map(_cells, reports))
 
 
-def svg_of(result: FlowResult[Any]) -> str:
+def picture_of_stages(reports: Sequence[StageReport], replans: int, *, is_aborted: bool) -> str:
     """Draw the stages and the workers of a run; lit are those that ran, the failed ones marked.
 
     A stage that has failed in one attempt and passed in the next is not marked; the way back to the
     plan shows that.
     """
-    last = {(report.stage, report.worker): report for report in result.stages}
+    last = {(report.stage, report.worker): report for report in reports}
     nodes = [_node(stage, last.get((stage, ""))) for stage in STAGES]
     workers = [(place, report) for place, report in last.items() if place[1]]
     nodes[2:2] = [_node(f"{stage}/{name}", report) for (stage, name), report in workers]
@@ -43,7 +31,7 @@ def svg_of(result: FlowResult[Any]) -> str:
     lit = {node.id for node in nodes if node.highlighted}
     edges = [
         Edge(source, target, label, highlighted=bool(label) or {source, target} <= lit)
-        for source, target, label in (*_ways(names), *_ways_back(result))
+        for source, target, label in (*_ways(names), *_ways_back(reports, replans, is_aborted))
     ]
     return draw([Node("start", "start", "start"), *nodes, Node("end", "end", "end")], edges)
 
@@ -68,16 +56,18 @@ def _ways(workers: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     yield "finalize", "end", ""
 
 
-def _ways_back(result: FlowResult[Any]) -> Iterator[tuple[str, str, str]]:
+def _ways_back(
+    reports: Sequence[StageReport], replans: int, is_aborted: bool
+) -> Iterator[tuple[str, str, str]]:
     """Yield the ways from the stages that have failed: to a new plan, or to the end."""
     failed_stages: dict[int, str] = {}
-    for report in result.stages:
+    for report in reports:
         if not report.passed and not report.worker:
             failed_stages[report.attempt] = report.stage
     for attempt, stage in failed_stages.items():
-        if attempt <= result.replans:
+        if attempt <= replans:
             yield stage, "plan", f"replan {attempt}"
-        elif result.status == "aborted":
+        elif is_aborted:
             yield stage, "end", "aborted"
 
 

@@ -122,6 +122,21 @@ def test_runs_on_the_threads_of_a_store_are_counted(tmp_path: Path) -> None:
     assert own["failed_stages"]["validate"] == 4
 
 
+def test_cost_of_a_run_that_waited_is_that_of_all_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+
+    async def work() -> int:
+        flow = flow_of(plan("a"), "ok", verdict(True, 0.1), guards=guarded(sink=JSONLSink(path)))
+        waiting = await flow.ainvoke("go", thread_id="t")
+        [question] = waiting.interrupts
+        await flow.aresume("t", {question.id: {"type": "approve"}})
+        return waiting.usage.total_tokens
+
+    spent = asyncio.run(work())
+    [own] = figures(str(path))
+    assert (own["runs"], own["finished"], own["tokens"]) == (1, 1, spent)
+
+
 def test_store_without_flows_has_none(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").touch()
     result = run("audit", "--flows", str(tmp_path / "empty.jsonl"))
