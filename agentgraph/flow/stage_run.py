@@ -174,8 +174,8 @@ class StageRun:
 
     @property
     def _about(self) -> dict[str, object]:
-        about = {"flow": self.path, "stage": self.name, "attempt": self.attempt}
-        return {**about, "worker": self.worker, "turn": self.turn}
+        about = {"stage": self.name, "attempt": self.attempt, "worker": self.worker}
+        return {**about, "turn": self.turn}
 
     @property
     def has_payloads(self) -> bool:

@@ -52,13 +52,10 @@ class FlowRun:
 
     @property
     def usage(self) -> Usage:
-        """What the run has used: as its caller was told, else what it has spent so far."""
+        """What the run has used: as its caller was told, else what its model calls come to."""
         figures = (self.exit or {}).get("usage")
-        return Usage.from_dict(figures) if isinstance(figures, Mapping) else self.spend
-
-    @property
-    def spend(self) -> Usage:
-        """What all its model calls come to: those before a human's decision or a kill too."""
+        if isinstance(figures, Mapping):
+            return Usage.from_dict(figures)
         agents = dict.fromkeys(record.agent for record in self.records if record.kind in _SPENDING)
         return Usage.of_parts({agent: self._usage_of(agent) for agent in agents})
 
@@ -124,7 +121,7 @@ class _Fold:
                 self.runs[key].judgement = bool(data.get("success"))
 
     def _add_stage(self, record: Record, data: Mapping[str, Any]) -> None:
-        path = str(data["flow"])
+        path = _path_of_flow(record.agent, data)
         key = record.run, path, data["turn"]
         run = self.runs.setdefault(key, FlowRun(path, *key[::2], record.thread))
         self.current[path] = run
@@ -134,6 +131,12 @@ class _Fold:
         if step := data.get("key"):
             run.steps.pop(step, None)
             run.steps[step] = data
+
+
+def _path_of_flow(agent: str, data: Mapping[str, Any]) -> str:
+    """Return the path of a flow from that of its stage, or of the worker of its stage."""
+    names = [str(data["stage"]), *filter(None, [data.get("worker")])]
+    return agent.removesuffix("/" + "/".join(names))
 
 
 def judge(audit: AuditTrail, flow: str, thread: str, success: bool) -> bool:
