@@ -10,11 +10,11 @@ COMPILE := CUSTOM_COMPILE_COMMAND="make pins" $(BIN)/pip-compile --quiet --strip
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
 SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test soak check format tables bench pins clean
+.PHONY: help demo test soak soak-flows check format tables bench pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.stamp  ## Hold a conversation with the example support desk, without a key or a network
 	$(BIN)/python -m agentgraph_server.demo
@@ -25,6 +25,9 @@ test: .venv/.stamp .venv/.langgraph  ## Run the tests; with CI=true the random o
 soak: .venv/.stamp  ## Kill processes two thousand times, in sessions and while they act and undo
 	$(BIN)/python -m tests.sessions.soak
 	$(BIN)/python -m tests.guards.processes.soak
+
+soak-flows: .venv/.stamp  ## Kill the processes of flows three hundred times, on SQLite and on Postgres
+	$(BIN)/python -m tests.flow.soak
 
 check: .venv/.stamp  ## Check format, lint, types, import directions and public names
 	$(BIN)/ruff format --check .

@@ -244,6 +244,20 @@ class HasGuards(Protocol):
         ...
 
 
+@runtime_checkable
+class SharesEffects(Protocol):
+    """A participant whose graph undoes what is done around it, as agents' graphs do."""
+
+    @property
+    def policy(self) -> Any:
+        """Return its guards where it runs by itself, None without any."""
+        ...
+
+    def in_place(self, guards: Any, path: str, effects: MutableMapping[str, Any]) -> Graph:
+        """Return its graph for a place at `path`; its effects are added to `effects`."""
+        ...
+
+
 class GuardedGraph(Protocol):
     """A participant in its place, under the guards around it."""
 

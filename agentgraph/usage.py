@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -71,6 +71,32 @@ class Usage:
                 by_agent[agent] = add_usage(by_agent.get(agent), usage)
                 models[agent] = str(figures.get("model") or "")
         return cls.of(by_agent, models)
+
+    @classmethod
+    def sum(cls, usages: Iterable[Usage]) -> Usage:
+        """Sum up usages, agent by agent."""
+        parts: dict[str, Usage] = {}
+        for usage in usages:
+            for agent, part in usage.by_agent.items():
+                parts[agent] = parts[agent]._plus(part) if agent in parts else part
+        whole = cls()
+        for number, part in enumerate(parts.values()):
+            whole = whole._plus(part) if number else part
+        return replace(whole, by_agent=parts)
+
+    def _plus(self, other: Usage) -> Usage:
+        is_priced = self.cost is not None and other.cost is not None
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.total_tokens + other.total_tokens,
+            self.cost + other.cost if is_priced else None,  # type: ignore[operator]
+        )
+
+    def under(self, prefix: str) -> Usage:
+        """Return the same usage with a prefix before the paths of its agents."""
+        by_agent = {f"{prefix}{agent}": part for agent, part in self.by_agent.items()}
+        return replace(self, by_agent=by_agent)
 
     @classmethod
     def _of(cls, usage: UsageMetadata, cost: Decimal | None) -> Usage:

@@ -147,7 +147,7 @@ def _nodes_of(
         work=WorkStage(flow.work_topology, workers, flow.brief, flow.summary),
         stages=flow.stages,
         outcome=flow.outcome,
-        guards=None if guards is None else StageGuards(policies, path),
+        guards=None if guards is None else StageGuards(policies, path, effects),
     )
 
 

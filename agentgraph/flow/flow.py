@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar
@@ -67,6 +67,12 @@ class Flow(FlowSpec, Generic[T]):
         """Run a task to its outcome, on a thread or on a new one.
 
         `FlowResult.interrupts` has the questions that a human must answer before it goes on.
+
+        A thread has one flow at a time. Where the one before was aborted and is not undone yet, it
+        is undone first; a question that nobody has answered in time counts as rejected. Where it
+        was cut off, or waits, the new task takes its place: the thread's messages say so, and what
+        it has done stays, but is undone with the new task's own actions should that be aborted. Go
+        on with it by `acontinue` or `aresume` instead, if that is not what you want.
         """
         return await self._runs.answer(input, thread_id, context, config)
 
@@ -94,7 +100,11 @@ class Flow(FlowSpec, Generic[T]):
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> FlowResult[T]:
-        """Go on with a flow that waits for decisions, given by the ids of its interrupts."""
+        """Go on with a flow that waits for decisions, given by the ids of its interrupts.
+
+        Each question takes one decision, whichever process comes first: raises
+        `RoutingError("unknown_interrupt")` for one that is not open.
+        """
         command: Command[Any] = Command(resume=decisions)
         return await self._runs.answer(command, thread_id, context, config)
 
@@ -105,7 +115,11 @@ class Flow(FlowSpec, Generic[T]):
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> FlowResult[T]:
-        """Go on with a flow that was cut off; no worker that has finished works again."""
+        """Go on with a flow that was cut off; no worker that has finished works again.
+
+        One that waits asks its questions once more, in `FlowResult.interrupts`. Raises
+        `RoutingError("not_cut_off")` where nothing was cut off.
+        """
         return await self._runs.answer(Continuation(), thread_id, context, config)
 
     async def aresult(self, thread_id: str) -> FlowResult[T]:
@@ -209,10 +223,19 @@ class Flow(FlowSpec, Generic[T]):
 
     def under_guards(self, guards: Guards | None, path: str) -> FlowInPlace:
         """Return this flow for a place at `path`, under the guards around it."""
+        effects: dict[str, Effect] = {}
+        return FlowInPlace(self.in_place(guards, path, effects), effects)
+
+    def in_place(
+        self, guards: Guards | None, path: str, effects: MutableMapping[str, Effect]
+    ) -> AnyCompiledGraph:
+        """Return the graph of this flow for a place at `path`, under the guards around it.
+
+        Its effects are added to `effects`, by which all that is done around it is undone too.
+        """
         own = self.guards
         inner = own.within(guards, path) if isinstance(own, Guards) else guards
-        effects: dict[str, Effect] = {}
-        return FlowInPlace(compile_flow(self, inner, path, effects), effects)
+        return compile_flow(self, inner, path, effects)
 
     def mermaid(self) -> str:
         """Draw the flow's graph, as Mermaid text."""
@@ -227,7 +250,12 @@ class Flow(FlowSpec, Generic[T]):
 
     @cached_property
     def _graph(self) -> AnyCompiledGraph:
-        return compile_flow(self, self.policy, self.name, {}, self._saver)
+        return compile_flow(self, self.policy, self.name, self._effects, self._saver)
+
+    @cached_property
+    def _effects(self) -> dict[str, Effect]:
+        """How the actions of all members are undone, once the graph is compiled."""
+        return {}
 
     @cached_property
     def _graph_without_saver(self) -> AnyCompiledGraph:
@@ -243,4 +271,4 @@ class Flow(FlowSpec, Generic[T]):
 
     @cached_property
     def _runs(self) -> FlowRuns:
-        return FlowRuns(self, self._graph, self._saver)
+        return FlowRuns(self, self._graph, self._saver, self._effects)

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
 
-from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage, UsageMetadata
 from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
@@ -35,13 +35,15 @@ from agentgraph.guards.nodes.foreign.graph import guarded_copy
 from agentgraph.outcomes import Finish
 from agentgraph.participant import Graph, HasGuards, Participant, as_participant, split_stop
 from agentgraph.remote.thread import read_messages
-from agentgraph.running import Run, current_run, handed_over, inside_run
+from agentgraph.running import Run, current_run, handed_over, inside_round, inside_run
 from agentgraph.stream import Event
+from agentgraph.usage import Usage
 
 T = TypeVar("T")
 
 Function: TypeAlias = Callable[..., Any]
-_RESULT_KEYS = ("messages", "turn", "output", "current_active_agent")
+_RESULT_KEYS = ("messages", "turn", "output", "current_active_agent", "guarded")
+_NO_USAGE = UsageMetadata(input_tokens=0, output_tokens=0, total_tokens=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,8 @@ class Answer:
     """Whether a human has rejected it."""
     transfer: str = ""
     """The peer that it has handed the work over to."""
+    account: Mapping[str, Any] | None = None
+    """Its account, as its graph has stored it; None without guards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,41 @@ class Member:
         blocks = [*([{"type": "text", "text": request}] if request else ()), *media]
         content: Any = blocks if media else request
         message = HumanMessage(content, id=f"brief_{run.part.id}")
-        keys = _RESULT_KEYS if self.is_agent else None
         try:
-            with inside_run(run.part), handed_over(()):
-                result = await run_inside(self.graph, {"messages": [message]}, keys)
+            # The key of a session's round is that of its speaker's turn, and of no member's.
+            with inside_run(run.part), handed_over(()), inside_round(None):
+                result = await run_inside(self.graph, {"messages": [message]}, self._result_keys)
+            if run.part.is_resumed:
+                self._add_earlier_usage(result, run.part)
             answer = self._answer_in(result, message.id, run.part)
-            return replace(answer, is_rejected=run.part.is_rejected)
+            return replace(answer, is_rejected=run.part.is_rejected, account=result.get("guarded"))
         finally:  # what a run that fails has used is used
             run.end()
+
+    @property
+    def _result_keys(self) -> Sequence[str] | None:
+        channels = getattr(self.graph, "channels", {})
+        return [key for key in _RESULT_KEYS if key in channels] if self.is_agent else None
+
+    def _add_earlier_usage(self, result: Mapping[str, Any], run: Run) -> None:
+        """Record what an earlier process has used, as far as the results tell of it."""
+        own_ids = {message.id for part in run.journal.values() for message in part}
+        for message in result.get("messages") or () if self.is_agent else ():
+            if isinstance(message, AIMessage) and message.id not in own_ids:
+                run.record_usage_of(message.name or self.name, message)
+        reports: Mapping[str, Any] = result.get("reports") or {}  # of a flow
+        usages = [
+            Usage.from_dict(report["usage"]).under(f"{self.name}/{report['stage']}/")
+            for report in reports.values()
+        ]
+        for path, usage in Usage.sum(usages).by_agent.items():
+            known = run.usage.get(path, _NO_USAGE)
+            missing = UsageMetadata(
+                input_tokens=usage.input_tokens - known["input_tokens"],
+                output_tokens=usage.output_tokens - known["output_tokens"],
+                total_tokens=usage.total_tokens - known["total_tokens"],
+            )
+            run.record_usage(path, missing, run.models.get(path, ""))
 
     def _request(self, text: str) -> str:
         if self.is_agent or self.schema is None:
@@ -181,7 +212,7 @@ class MemberRun:
             await tell(replace(event, agent=f"{prefix}{event.agent}"))
 
         run = Run(key, outer.thread_id, outer.owner)
-        run.is_resumed = outer.is_resumed
+        run.is_resumed, run.turn_ids = outer.is_resumed, outer.turn_ids
         run.tell = None if tell is None else tell_with_prefix
         return cls(run, outer, prefix)
 

@@ -27,13 +27,16 @@ from agentgraph.flow.decisions import NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
-from agentgraph.flow.state import End, FlowState, Given, ReportValues, new_run
+from agentgraph.flow.state import End, FlowState, Given, ReportValues, new_run, new_turn
 from agentgraph.flow.topology import Entry, Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
 from agentgraph.flow.work import WorkStage, available_names, state_of_task
 from agentgraph.guards.nodes.agent_graph import COMPENSATE
 from agentgraph.guards.nodes.human import ask_human
-from agentgraph.running import current_round_key, current_run, history
+from agentgraph.guards.nodes.interceptor import NodeInterceptor
+from agentgraph.guards.records.account import Account
+from agentgraph.interception import current_interceptor
+from agentgraph.running import current_delegation, current_round_key, current_run, history
 
 STAND_IN = "supervisor_as_critic"
 """The member that judges a plan after a malformed one, where the flow has no critic."""
@@ -182,13 +185,16 @@ class FlowNodes:
     async def escalate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
         """Ask a human, and go on as the human decides; it does nothing before the question."""
         ask = state["ask"]
-        assert ask is not None and self.guards is not None
-        interceptor = self.guards.at(ask["stage"], state, config)
+        assert ask is not None
+        stage = self._stage(ask["stage"], state, config)
+        interceptor = stage.interceptor
+        assert interceptor is not None
+        await stage.catch_up(config)
         answer = await ask_human(interceptor.site, interceptor.values["human"])
         step = decisions.after_human(state, ask, answer, interceptor.account)
         update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
-        await self._stage(ask["stage"], state, config).record(step.update, config)
-        return _follow(step, state, update, interceptor.account)
+        await stage.record(step.update, config)
+        return self._follow(step, state, update, interceptor.account)
 
     # Who does the stages.
 
@@ -292,11 +298,18 @@ class FlowNodes:
 
     def _begin(self, state: FlowState) -> dict[str, Any]:
         """Return the channels at the begin of an input, nothing where a plan is made anew."""
-        last, run = _input_in(state), current_run()
-        turn_id = current_round_key() or (f"input_{last.id}" if run is None else run.id)
-        if _turn_id(state) == turn_id and state.get("attempt"):
+        if state.get("again"):
             return {}
-        return new_run(str(last.text), turn_id, self.name)
+        last, run = _input_in(state), current_run()
+        if state.get("attempt") == 0:  # a run of the flow itself has begun the turn
+            return new_run(str(last.text), state["turn"])
+        interceptor, visit = current_interceptor(), ""
+        turn_id = f"input_{last.id}" if run is None else run.id
+        if isinstance(interceptor, NodeInterceptor):  # of the agent whose sub-agent the flow is
+            turn_id, newest = interceptor.account.input_id, history(cast("dict[str, Any]", state))
+            visit = f"{current_delegation()}{newest[-1].id if newest else ''}"
+        turn = new_turn(current_round_key() or turn_id, self.name, visit)
+        return new_run(str(last.text), turn)
 
     async def _run(
         self,
@@ -310,6 +323,7 @@ class FlowNodes:
     ) -> Command[Any]:
         """Run a stage, or the gate behind it, and go where it leads to."""
         stage = self._stage(name, state, config)
+        await stage.catch_up(config)
         command = await self._command_of(stage, state, work, begin, is_gate=is_gate)
         await stage.record(cast("dict[str, Any]", command.update or {}), config)
         return command
@@ -325,7 +339,7 @@ class FlowNodes:
     ) -> Command[Any]:
         account = None if stage.site is None else stage.site.account
         if account is not None and (guard := account.ended_by):
-            return _follow(decisions.ended_by(guard, account), state, {}, account)
+            return self._follow(decisions.ended_by(guard, account), state, {}, account)
         if not is_gate:
             await stage.tell("started")
         try:
@@ -339,11 +353,30 @@ class FlowNodes:
             stage.note_failure(failure)
             step = await decisions.decide(stage, state, failure)
             update = {**_with_begin(begin, {"reports": stage.report()}), **_account_of(stage)}
-            return _follow(step, state, update, account)
+            return self._follow(step, state, update, account)
         if not is_gate and command.goto != "fan_out":
             await stage.tell("finished", {"passed": True})
         own = cast("dict[str, Any]", command.update or {})
         return Command(goto=command.goto, update={**_with_begin(begin, own), **_account_of(stage)})
+
+    def _follow(
+        self, step: NextStep, state: FlowState, update: Mapping[str, Any], account: Account | None
+    ) -> Command[Any]:
+        """Return the command to where the flow goes on after a decision."""
+        goto = step.goto
+        if goto == "plan":
+            update = {**update, "again": True}
+        if goto == END and (end := step.update.get("end")):
+            message = AIMessage(str(end["text"]), id=f"outcome_{_turn_id(state)}")
+            update = {**update, "messages": [message]}
+            if end["status"] == "aborted":
+                update["stopped_by"] = end["reason"]
+            saga = None if account is None else account.saga
+            # Below an agent its root undoes what is done: there all branches of the run meet.
+            is_root = "/" not in self.path
+            if is_root and end["status"] == "aborted" and saga is not None and saga.plan():
+                goto = COMPENSATE
+        return Command(goto=goto, update={**update, **step.update})
 
     def _stage(
         self,
@@ -358,7 +391,10 @@ class FlowNodes:
         settings = self.stages.get(at, NO_STAGE)
         attempt = state.get("attempt") or 1
         media, turn = _media_in(_input_in(state)), _turn_id(state)
-        return StageRun(name, attempt, self.path, settings, media, worker, key, turn, interceptor)
+        visit = str((state.get("turn") or {}).get("since") or "")
+        return StageRun(
+            name, attempt, self.path, settings, media, worker, key, turn, interceptor, visit
+        )
 
     async def _refuse(
         self, refused: Sequence[tuple[Item, str]], state: FlowState, config: RunnableConfig
@@ -369,7 +405,9 @@ class FlowNodes:
         for item, cause in refused:
             worker = self._stage("fan_out", state, config, item.brief.worker, item.key)
             failure = StageFailure("cost_overrun", "fan_out_limit", cause)
-            entries[f"{worker.attempt}/{item.key}"] = await self.work.failed(worker, failure)
+            entry, told = self.work.failed(worker, failure)
+            await worker.tell("failed", told)
+            entries[f"{worker.attempt}/{item.key}"] = entry
             reports |= worker.report()
         return entries, reports
 
@@ -380,20 +418,6 @@ def _pass(
     """Return the command to the next node, with the report of a stage that has passed."""
     report = stage.report(output) if stage.verdicts or output is not None else {}
     return Command(goto=goto, update={**update, "reports": report})
-
-
-def _follow(
-    step: NextStep, state: FlowState, update: Mapping[str, Any], account: Any
-) -> Command[Any]:
-    """Return the command to where the flow goes on after a decision."""
-    goto = step.goto
-    if goto == END and (end := step.update.get("end")):
-        message = AIMessage(str(end["text"]), id=f"outcome_{_turn_id(state)}")
-        update = {**update, "messages": [message]}
-        saga = None if account is None else account.saga
-        if end["status"] == "aborted" and saga is not None and saga.plan():
-            goto = COMPENSATE
-    return Command(goto=goto, update={**update, **step.update})
 
 
 def _with_begin(begin: Mapping[str, Any] | None, update: Mapping[str, Any]) -> dict[str, Any]:

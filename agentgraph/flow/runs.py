@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from langchain_core.messages import AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import merge_configs
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.graph import START
 from langgraph.types import Command, StateSnapshot
 
+from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up_all
 from agentgraph.agents.run.decisions import (
     Questions,
     denials,
@@ -17,20 +21,32 @@ from agentgraph.agents.run.decisions import (
     reachable_questions,
 )
 from agentgraph.agents.run.inputs import Input, decisions_of, messages_of
+from agentgraph.agents.run.recovery import is_finished
 from agentgraph.agents.run.reply import questions_of
-from agentgraph.agents.run.threads import queues_of, thread_config
+from agentgraph.agents.run.threads import queues_of, thread_config, turn_id_of
 from agentgraph.clock import clock, new_id
 from agentgraph.errors import ConfigurationError, RoutingError, kind_of
 from agentgraph.flow.audit.flow_run import judge
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.spec import FlowSpec
+from agentgraph.flow.stage_run import class_of_guard
+from agentgraph.flow.state import End, ReportValues, new_turn
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.task import with_saver
-from agentgraph.guards import AuditTrail
-from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
+from agentgraph.guards import AuditTrail, Effect
+from agentgraph.guards.mechanisms.saga_entry import Entry
+from agentgraph.guards.nodes.agent_graph import COMPENSATE
+from agentgraph.guards.records.audit_trail import (
+    run_began,
+    run_continued,
+    run_ended,
+    run_took_over,
+)
+from agentgraph.guards.records.effect_log import EffectLog
 from agentgraph.interception import outer_call
 from agentgraph.outcomes import Interrupt
+from agentgraph.participant import sentence_of_stop
 from agentgraph.running import Run, inside_run
 from agentgraph.stream import AnyEvent, FinalStateEvent, InterruptEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
@@ -41,11 +57,25 @@ class Continuation:
     """Stands for an input where a run that was cut off is to go on."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The start of a run: new messages, decisions, or None where it goes on."""
+
+    graph_input: Any
+    earlier: Mapping[str, ReportValues] = field(default_factory=dict)
+    """The reports of stages that earlier processes have run."""
+    effects: Sequence[Entry] = ()
+    """What the run before has done, which was cut off."""
+
+
 class FlowRuns:
     """Runs one flow's graph."""
 
-    def __init__(self, flow: FlowSpec, graph: AnyCompiledGraph, saver: Any) -> None:
+    def __init__(
+        self, flow: FlowSpec, graph: AnyCompiledGraph, saver: Any, effects: Mapping[str, Effect]
+    ) -> None:
         self._flow, self._graph, self._saver = flow, graph, saver
+        self._effects = effects
         self._queues = queues_of(saver)
 
     async def answer(
@@ -162,22 +192,39 @@ class FlowRuns:
             run.began_at = clock().wall()
             try:
                 with inside_run(run):
-                    return await self._turn(run, input, context, config)
+                    result = await self._turn(run, input, context, config)
+                self._queues.unfinished_runs.pop(run.thread_id, None)
+                return result
+            except BaseException:
+                self._queues.keep(run)  # its tools may still be at work
+                raise
             finally:
                 run.has_ended, run.outer = True, None
 
     async def _turn(
         self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig
     ) -> FlowResult[Any]:
-        graph_input = await self._start(run, input)
+        if isinstance(input, Continuation):
+            start = await self._start_from_cut_off_run(run)
+        elif isinstance(input, Command):
+            start = await self._start_from_decisions(run, input)
+        else:
+            start = await self._start_from_messages(run, messages_of(input), context, config)
+        return await self._run_audited(run, start, context, config)
+
+    async def _run_audited(
+        self, run: Run, start: _Start, context: Any, config: RunnableConfig
+    ) -> FlowResult[Any]:
+        """Run the graph, and record its begin and its end in the audit trail."""
         audit = self._audit
         if run.is_resumed:
             run_continued(audit, run.id)
         else:
-            text = str(graph_input["messages"][-1].text)
+            text = str(start.graph_input["messages"][-1].text)
             run_began(audit, run.id, run.thread_id, text, flow=self._flow.name)
+            run_took_over(audit, run.id, run.thread_id, start.effects)
         try:
-            result = await self._run(run, graph_input, context, config)
+            result = await self._run(run, start, context, config)
         except BaseException as error:
             is_failure = isinstance(error, Exception)
             reason = "failed" if is_failure else "cancelled"
@@ -207,56 +254,200 @@ class FlowRuns:
         policy = self._flow.policy
         return None if policy is None or outer_call() is not None else policy.audit
 
-    async def _start(self, run: Run, input: Input | Continuation) -> Any:
-        """Return what the graph is run with: new messages, decisions, or None to go on."""
-        if not isinstance(input, Continuation | Command):
-            return {"messages": messages_of(input)}
-        config = thread_config(run.thread_id)
-        snapshot = await whole_state(self._graph, config, subgraphs=True)
-        turn = snapshot.values.get("turn") or {}
-        run.is_resumed = True
-        if isinstance(input, Command):
-            decisions = await self._accepted(run.thread_id, snapshot, input)
-            run.id = turn.get("id") or run.id
-            return Command(resume=decisions)
-        if not snapshot.next:
+    # How runs start.
+
+    async def _start_from_messages(
+        self, run: Run, messages: Sequence[AnyMessage], context: Any, config: RunnableConfig
+    ) -> _Start:
+        """Begin a new input; a run before it that was ended and is not undone yet is undone first.
+
+        One that was cut off, or that waits, is replaced: its task is answered so, and what it has
+        done is undone with the new input, should that be aborted.
+        """
+        latest = await self._latest(run.thread_id)
+        if latest is not None and not is_finished(latest):
+            latest = await self._settle(run, latest, context, config)
+        effects = await self._cut_off_effects(run, latest)
+        run.turn_ids = {turn_id_of(latest), pending_turn_id(latest), run.id}
+        replaced_messages: list[AnyMessage] = []
+        if latest is not None and not is_finished(latest):
+            replaced_messages = [*_pending_input(latest).get("messages", ())]
+            replaced_messages.append(self._replace(run.thread_id, latest))
+        graph_input: dict[str, Any] = {
+            "messages": [*replaced_messages, *messages],
+            "turn": new_turn(run.id, self._flow.name),
+            "attempt": 0,
+        }
+        if effects is None:
+            return _Start(graph_input)
+        graph_input["guarded"] = effects.account(run.id)
+        record = effects.logged_for(run.id, run.turn_ids - {run.id}, {})
+        await EffectLog(self._graph.checkpointer, run.thread_id).store(record)  # type: ignore[arg-type]
+        return _Start(graph_input, effects=tuple(effects.entries.values()))
+
+    async def _settle(
+        self, run: Run, latest: CheckpointTuple, context: Any, config: RunnableConfig
+    ) -> CheckpointTuple | None:
+        """End a run that only has to be undone, or whose question nobody has decided in time."""
+        thread_id = run.thread_id
+        snapshot = await self._snapshot(thread_id)
+        effects = await self._cut_off_effects(run, latest)
+        if effects is not None and effects.is_undoing and COMPENSATE not in snapshot.next:
+            await self._begin_undoing(thread_id, effects)
+            snapshot = await self._snapshot(thread_id)
+        ids = overdue_questions(snapshot)
+        if ids or COMPENSATE in snapshot.next:
+            earlier = Run(pending_turn_id(latest) or run.id, thread_id, self._queues)
+            earlier.is_resumed, earlier.tell = True, run.tell
+            decisions: Any = Command(resume=denials(ids)) if ids else None
+            with inside_run(earlier):
+                start = _Start(decisions, earlier=_reports_in(snapshot))
+                await self._run_audited(earlier, start, context, config)
+        return await self._latest(thread_id)
+
+    async def _begin_undoing(self, thread_id: str, effects: CutOffEffects) -> None:
+        """Lead a run to its undoing that has begun it, although its stored state is behind that."""
+        guard = effects.record.undone_by
+        turn = {**new_turn(effects.record.turn, self._flow.name), "closed": guard}
+        end = End(
+            status="aborted",
+            reason=guard,
+            failure_class=class_of_guard(guard),
+            outcome=None,
+            text=sentence_of_stop(guard, ""),
+            success=None,
+        )
+        update = {"turn": turn, "guarded": effects.account(), "end": end}
+        step: Command[Any] = Command(goto=COMPENSATE, update=update)
+        await self._graph.aupdate_state(thread_config(thread_id), step, as_node="finalize")
+
+    def _replace(self, thread_id: str, latest: CheckpointTuple) -> AnyMessage:
+        """Record that a run was replaced before it came to an end; return what its task gets."""
+        turn_id = pending_turn_id(latest) or ""
+        fields = {"flow": self._flow.name, "status": "aborted"}
+        run_ended(self._audit, turn_id, thread_id, "replaced", **fields)
+        text = f"{self._flow.name} was cut off before the end, and a new task took its place."
+        return AIMessage(text, id=f"outcome_{turn_id}")
+
+    async def _start_from_cut_off_run(self, run: Run) -> _Start:
+        """Go on with a run that was cut off: what has finished is not done again."""
+        latest = await self._latest(run.thread_id)
+        if latest is None or is_finished(latest):
             raise RoutingError(
                 f"no run on thread {run.thread_id!r} was cut off: go on with a message",
                 code="not_cut_off",
             )
-        run.id = turn.get("id") or run.id
-        return None
+        effects = await self._cut_off_effects(run, latest)
+        if effects is not None and effects.is_undoing:
+            snapshot = await self._snapshot(run.thread_id)
+            if COMPENSATE not in snapshot.next:
+                await self._begin_undoing(run.thread_id, effects)
+                latest = await self._latest(run.thread_id)
+        snapshot = await self._go_on(run, latest)
+        ids = overdue_questions(snapshot)
+        decisions: Any = Command(resume=denials(ids)) if ids else None
+        return _Start(decisions, earlier=_reports_in(snapshot))
 
-    async def _accepted(
-        self, thread_id: str, snapshot: StateSnapshot, command: Command[Any]
-    ) -> Mapping[str, Any]:
-        saver: Any = self._graph.checkpointer
-        latest = await saver.aget_tuple(thread_config(thread_id))
+    async def _start_from_decisions(self, run: Run, command: Command[Any]) -> _Start:
+        """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
+        latest = await self._latest(run.thread_id)
+        snapshot = await self._go_on(run, latest)
+        if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
+            return _Start(None, earlier=_reports_in(snapshot))
         questions = Questions.of(snapshot, latest)
-        decisions = questions.accept(thread_id, decisions_of(command), saver)
+        saver: Any = self._graph.checkpointer
+        decisions = questions.accept(run.thread_id, decisions_of(command), saver)
         if questions.open_ids - decisions.keys():
-            return {**denials(overdue_questions(snapshot)), **decisions}
-        return decisions
+            decisions = {**denials(overdue_questions(snapshot)), **decisions}
+        return _Start(Command(resume=decisions), earlier=_reports_in(snapshot))
+
+    async def _go_on(self, run: Run, latest: CheckpointTuple | None) -> StateSnapshot:
+        """Let a run be the one that was cut off, or that waits; return the state of its thread."""
+        snapshot = await self._snapshot(run.thread_id)
+        owner = (snapshot.values.get("turn") or {}).get("agent", self._flow.name)
+        if owner != self._flow.name:
+            raise RoutingError(
+                f"on thread {run.thread_id!r} {owner!r} is at work, not {self._flow.name!r}: "
+                f"let {owner!r} go on with it",
+                code="other_agent",
+            )
+        run.is_resumed, run.id = True, pending_turn_id(latest) or run.id
+        run.turn_ids = {run.id}
+        return snapshot
+
+    async def _latest(self, thread_id: str) -> CheckpointTuple | None:
+        saver: Any = self._graph.checkpointer
+        latest: CheckpointTuple | None = await saver.aget_tuple(thread_config(thread_id))
+        return latest
+
+    async def _snapshot(self, thread_id: str) -> StateSnapshot:
+        return await whole_state(self._graph, thread_config(thread_id), subgraphs=True)
+
+    async def _cut_off_effects(
+        self, run: Run, latest: CheckpointTuple | None
+    ) -> CutOffEffects | None:
+        """Return what the thread's last run has done if it was cut off, None without actions."""
+        if not self._effects:
+            return None
+        log = EffectLog(self._graph.checkpointer, run.thread_id)  # type: ignore[arg-type]
+        first = await log.first_part()
+        if first is None or not is_cut_off(first, latest, turn_id_of(latest)):
+            return None
+        record = await log.read() or first
+        earlier = self._queues.unfinished_runs.get(run.thread_id)
+        return await look_up_all(record, self._effects, earlier)
 
     async def _run(
-        self, run: Run, graph_input: Any, context: Any, config: RunnableConfig
+        self, run: Run, start: _Start, context: Any, config: RunnableConfig
     ) -> FlowResult[Any]:
         output = await run_whole(
             self._graph,
-            graph_input,
+            start.graph_input,
             with_saver(config, self._graph.checkpointer),  # type: ignore[arg-type]
             context=context,
             durability=self._flow.durability,
             version="v2",
         )
-        return self._result(run, output.value or {}, output.interrupts)
+        return self._result(run, start, output.value or {}, output.interrupts)
 
-    def _result(self, run: Run, values: Mapping[str, Any], interrupts: Any) -> FlowResult[Any]:
+    def _result(
+        self, run: Run, start: _Start, values: Mapping[str, Any], interrupts: Any
+    ) -> FlowResult[Any]:
+        reports: Mapping[str, ReportValues] = values.get("reports") or {}
+        usages = [*self._usages_of(reports)]
+        if interrupts:  # stages have been at work that have no report yet
+            usages = [*self._usages_of(start.earlier), Usage.of_run(run)]
         return FlowResult.of_values(
             values,
             self._flow.outcome,
             is_over=not interrupts,
-            usage=Usage.of_run(run),
+            usage=Usage.sum(usages),
             interrupts=questions_of((self._flow.name, question) for question in interrupts),
             thread_id=run.thread_id,
         )
+
+    def _usages_of(self, reports: Mapping[str, ReportValues]) -> Iterator[Usage]:
+        for report in reports.values():
+            prefix = f"{self._flow.name}/{report['stage']}/"
+            yield Usage.from_dict(report["usage"]).under(prefix)
+
+
+def _reports_in(snapshot: StateSnapshot) -> dict[str, ReportValues]:
+    """Return the reports in a state, with those of tasks that have finished beside others."""
+    reports: dict[str, ReportValues] = {**(snapshot.values.get("reports") or {})}
+    for task in snapshot.tasks:
+        if isinstance(task.result, Mapping):
+            reports |= task.result.get("reports") or {}
+    return reports
+
+
+def pending_turn_id(latest: CheckpointTuple | None) -> str | None:
+    """Return the id of a thread's turn, also of one whose input is stored and nothing else yet."""
+    turn = None if latest is None else _pending_input(latest).get("turn")
+    return turn["id"] if turn else turn_id_of(latest)
+
+
+def _pending_input(latest: CheckpointTuple) -> Mapping[str, Any]:
+    """Return an input that is stored, and of which nothing else is yet; else nothing."""
+    values = latest.checkpoint["channel_values"].get(START)
+    return values if isinstance(values, Mapping) else {}

@@ -30,14 +30,15 @@ from agentgraph.flow.members import (
 )
 from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
 from agentgraph.flow.state import ReportValues
-from agentgraph.graphs.task import task_id_of
-from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
+from agentgraph.graphs.task import read_value, task_id_of
+from agentgraph.guards import Decision, Effect, FailureClass, Gate, Guards, Subject
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
 from agentgraph.guards.nodes.site import Overdue, Site, inside_stage
 from agentgraph.guards.place import Place
 from agentgraph.guards.records.enclosure import Enclosure
+from agentgraph.guards.records.pauses import catch_up
 from agentgraph.interception import Admission, OuterCall, inside_tool, intercepted_by
 from agentgraph.stream import StageEvent, StageStatus, emit
 from agentgraph.usage import Usage
@@ -93,13 +94,17 @@ class StageGuards:
     policies: Mapping[str, Guards]
     """The policy of each stage, and of each worker."""
     path: str
+    effects: Mapping[str, Effect] = field(default_factory=dict)
+    """How the actions of all members are undone, by path and tool."""
 
     def at(self, stage: str, state: Mapping[str, Any], config: RunnableConfig) -> StageInterceptor:
         """Return the guards at one stage, or at one worker."""
         place = Place(path_of(self.path, stage))
-        if "turn" in state:  # before the first account there is no channel of it
-            state = {"guarded": None, **state}
+        if "guarded" not in state:  # the flow's nodes do not get that channel
+            state = {"guarded": read_value(config, "guarded"), **state}
         interceptor = interceptor_of(self.policies[stage], place, GUARD_CHANNELS, state, config)
+        if self.effects and interceptor.account.root.effect_log is None:
+            interceptor.log_effects_of(config)
         return StageInterceptor(interceptor, self.path)
 
 
@@ -126,6 +131,8 @@ class StageRun:
     """The run of the flow that it belongs to."""
     interceptor: StageInterceptor | None = None
     """The guards, None without any."""
+    visit: str = ""
+    """Identifies the visit to the flow, where one turn may visit it several times."""
     started_at: float = field(default_factory=lambda: clock().wall())
     verdicts: list[ValidationResult] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -182,6 +189,12 @@ class StageRun:
         """Whether the records have the texts of users and models."""
         audit = None if self.site is None else self.site.policy.audit
         return audit is not None and audit.payloads
+
+    async def catch_up(self, config: RunnableConfig) -> None:
+        """Read what another process has stored of the account, where a run goes on."""
+        site = self.site
+        if site is not None and site.ledger is None and site.account.may_ask:
+            await catch_up(site.account, config)
 
     # Gates.
 
@@ -302,7 +315,8 @@ class StageRun:
         return await self._run(member, text)
 
     async def _run(self, member: Member, text: str) -> Answer:
-        key = "/".join([self._input_id, self.name, str(self.attempt), self.key or "0"])
+        key = "/".join([*filter(None, (self.turn, self.visit)), self.name])
+        key = f"{key}/{self.attempt}/{self.key or 0}"
         run = MemberRun.begin(key, f"{self.path}/{self.name}/")
         try:
             if self.interceptor is None:
@@ -311,7 +325,10 @@ class StageRun:
                 with intercepted_by(self.interceptor), inside_tool(self.name):
                     answer = await member.ask(text, self.media, run)
         finally:
-            self.usage = Usage.of_run(run.part)
+            self.usage = Usage.sum([self.usage, Usage.of_run(run.part)])
+        if run.part.is_resumed and self.site is not None and answer.account is not None:
+            # An earlier process may have run the member to its end: then no node has read it.
+            self.site.account.absorb(answer.account)
         if answer.closed_by:
             failure_class: Any = answer.failure_class or class_of_guard(answer.closed_by)
             raise StageFailure(
@@ -321,10 +338,6 @@ class StageRun:
                 is_rejected=answer.is_rejected,
             )
         return answer
-
-    @property
-    def _input_id(self) -> str:
-        return "" if self.interceptor is None else self.interceptor.account.input_id
 
     def read(self, schema: type[M], value: object) -> M:
         """Return a value in a form, and note the check; `StageFailure` where it does not fit."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
 from langchain_core.messages import AnyMessage
+from langgraph.channels import EphemeralValue
 from langgraph.graph.message import add_messages
 from langgraph.types import Overwrite
 from typing_extensions import TypedDict
@@ -58,6 +59,11 @@ class End(TypedDict):
     success: bool | None
 
 
+def new_turn(turn_id: str, name: str, visit: str = "") -> Turn:
+    """Return the turn of an input, and which visit of it to the flow this is."""
+    return {"id": turn_id, "agent": name, "closed": None, "since": visit}
+
+
 def merge_keys(old: Mapping[str, V], new: Mapping[str, V]) -> dict[str, V]:
     """Merge what parallel workers write, each under keys of its own."""
     return {**old, **new}
@@ -88,14 +94,18 @@ class FlowState(TypedDict):
     given: Given | None
     """Passes the gate behind its stage, as what the stage makes does."""
     end: End | None
+    stopped_by: str | None
+    """Why the flow was aborted: so is the run of an agent around it."""
+    again: Annotated[bool, EphemeralValue(bool, guard=False)]
+    """Whether a stage, or a human, has sent the flow back to its plan: it is no new input then."""
     sent: dict[str, Any]
     """The piece of work that a worker's task has got."""
 
 
-def new_run(task: str, turn_id: str, name: str) -> dict[str, Any]:
+def new_run(task: str, turn: Turn) -> dict[str, Any]:
     """Return the channels at the begin of a run: nothing of an earlier one is left."""
     return {
-        "turn": {"id": turn_id, "agent": name, "closed": None},
+        "turn": turn,
         "task": task,
         "attempt": 1,
         "problems": [],
@@ -109,4 +119,5 @@ def new_run(task: str, turn_id: str, name: str) -> dict[str, Any]:
         "ask": None,
         "given": None,
         "end": None,
+        "stopped_by": None,
     }

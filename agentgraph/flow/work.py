@@ -16,6 +16,7 @@ from typing import Any, cast
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphBubbleUp
 from pydantic_core import to_json
+from typing_extensions import TypedDict
 
 from agentgraph.flow import prompts
 from agentgraph.flow.members import Answer, Function, Member, as_json, call_function, object_in
@@ -28,6 +29,7 @@ from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
 from agentgraph.graphs.task import begun_from, read_state
 from agentgraph.guards import CostBudget
 from agentgraph.guards.records.pending_writes import PendingWrites
+from agentgraph.running import current_run
 
 _CHANNEL = "agentgraph_finished"
 _KEYS = ("messages", "task", "attempt", "plan", "entries", "turn")
@@ -124,41 +126,45 @@ class WorkStage:
         self, stage: StageRun, state: FlowState, config: RunnableConfig
     ) -> tuple[str, Entry, Mapping[str, ReportValues]]:
         """Run a worker on its brief, unless it has finished; return its entry and its report."""
+        await stage.catch_up(config)
         key = f"{state['attempt']}/{stage.key}"
         finished_work = FinishedWork.of(config)
-        entry, report = await finished_work.read(key)
-        if entry is None:
-            entry = await self._entry_of(stage, state)
-            report = stage.report(entry.get("summary"))
-            await finished_work.write(key, entry, report)
-        return key, entry, report
+        work = await finished_work.read(key, stage)
+        if work is None:
+            await stage.tell("started")
+            entry, verdict = await self._entry_of(stage, state)
+            work = Work(key=key, entry=entry, report=stage.report(entry["summary"]), told=verdict)
+            await finished_work.write(work, stage)
+        # Only now: what is told as finished is not done again.
+        await stage.tell("failed" if work["entry"]["failure"] else "finished", work["told"])
+        return key, work["entry"], work["report"]
 
-    async def _entry_of(self, stage: StageRun, state: FlowState) -> Entry:
-        """Return what a worker has brought, or why it has brought nothing."""
-        await stage.tell("started")
+    async def _entry_of(
+        self, stage: StageRun, state: FlowState
+    ) -> tuple[Entry, Mapping[str, object]]:
+        """Return what a worker has brought, or why it has brought nothing; and what is told."""
         try:
             summary, transfer = await stage.in_time(partial(self._work, stage, state))
         except GraphBubbleUp:
             raise
         except Exception as error:
-            return await self.failed(stage, failure_in(error))
-        await stage.tell("finished", {"passed": True, "confidence": summary.confidence})
+            return self.failed(stage, failure_in(error))
+        told = {"passed": True, "confidence": summary.confidence}
         values = as_json(summary)
-        return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer)
+        return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer), told
 
-    async def failed(self, stage: StageRun, problem: StageFailure) -> Entry:
-        """Return the entry of a worker that brings nothing, and tell why."""
+    def failed(self, stage: StageRun, problem: StageFailure) -> tuple[Entry, Mapping[str, object]]:
+        """Return the entry of a worker that brings nothing, and what is told of it."""
         stage.note_failure(problem)
         mast = mast_of(problem.failure_class)
-        verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
-        await stage.tell("failed", verdict)
+        told = {"passed": False, "problems": [*problem.problems], "mast": mast}
         failure = Failure(
             failure_class=problem.failure_class,
             guard=problem.guard,
             cause=problem.cause,
             is_rejected=problem.is_rejected,
         )
-        return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None)
+        return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None), told
 
     async def _work(self, stage: StageRun, state: FlowState) -> tuple[Summary, str | None]:
         """Let a worker do its brief; return its summary, and the peer that it hands over to."""
@@ -218,9 +224,19 @@ def _value_of(answer: Answer) -> Any:
     return answer.text if answer.output is None else answer.output
 
 
+class Work(TypedDict):
+    """A finished piece of work."""
+
+    key: str
+    entry: Entry
+    report: Mapping[str, ReportValues]
+    told: Mapping[str, object]
+    """What is told of its end."""
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedWork:
-    """The entries of one wave; nothing is stored where the flow is not."""
+    """The finished work of one wave; nothing is stored where the flow is not."""
 
     pending_writes: PendingWrites | None
 
@@ -230,17 +246,30 @@ class FinishedWork:
         origin = begun_from(config)
         return cls(None if origin is None else PendingWrites(*origin))
 
-    async def read(self, key: str) -> tuple[Entry | None, Mapping[str, ReportValues]]:
-        """Return the entry under a key with its report, None where the work is not finished."""
-        if self.pending_writes is None:
-            return None, {}
-        for value in await self.pending_writes.read(_CHANNEL):
-            if value["key"] == key:
-                return value["entry"], value["report"]
-        return None, {}
+    async def read(self, key: str, stage: StageRun) -> Work | None:
+        """Return the work under a key, None where it is not finished.
 
-    async def write(self, key: str, entry: Entry, report: Mapping[str, ReportValues]) -> None:
-        """Write an entry; it is stored when this returns."""
+        What all finished work of the wave has spent and done is added to the flow's account: the
+        graph's state has it only when the wave is over.
+        """
+        if self.pending_writes is None or not _may_run_again(stage):
+            return None
+        work: Work | None = None
+        for value in await self.pending_writes.read(_CHANNEL):
+            if stage.site is not None and value["account"] is not None:
+                stage.site.account.merge(value["account"])
+            if value["work"]["key"] == key:
+                work = value["work"]
+        return work
+
+    async def write(self, work: Work, stage: StageRun) -> None:
+        """Write what is finished, with the account; it is stored when this returns."""
         if self.pending_writes is not None:
-            value: dict[str, Any] = {"key": key, "entry": dict(entry), "report": dict(report)}
-            await self.pending_writes.write(value, _CHANNEL)
+            account = None if stage.site is None else stage.site.account.dump()
+            await self.pending_writes.write({"work": work, "account": account}, _CHANNEL)
+
+
+def _may_run_again(stage: StageRun) -> bool:
+    """Tell whether the work may have been finished by another process: each read costs."""
+    run, site = current_run(), stage.site
+    return run is None or run.is_resumed or (site is not None and site.ledger is not None)

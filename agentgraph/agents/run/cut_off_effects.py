@@ -15,7 +15,7 @@ from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import StateSnapshot
 
-from agentgraph.agents.run.recovery import is_finished, stored_ids
+from agentgraph.agents.run.recovery import is_finished, stored_ids, waits_to_begin
 from agentgraph.guards import Effect
 from agentgraph.guards.mechanisms.saga_entry import Entry
 from agentgraph.guards.nodes.cut_off_actions import answers_to, look_up
@@ -83,7 +83,7 @@ def is_cut_off(record: LoggedEffects, latest: CheckpointTuple | None, turn: str 
     `latest` is the thread's last checkpoint, `turn` the id of its turn.
     """
     if latest is not None and turn == record.turn:
-        return not is_finished(latest)
+        return not is_finished(latest) and not waits_to_begin(latest)
     return turn in record.before
 
 

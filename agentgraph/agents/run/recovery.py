@@ -122,6 +122,11 @@ def is_finished(checkpoint_tuple: CheckpointTuple) -> bool:
     return not checkpoint_tuple.pending_writes and not [*_next_nodes(checkpoint_tuple)]
 
 
+def waits_to_begin(checkpoint_tuple: CheckpointTuple) -> bool:
+    """Tell whether a checkpoint has an input and nothing of its run: the turn in it is over."""
+    return "__start__" in _next_nodes(checkpoint_tuple)
+
+
 async def compensation_state(
     saver: BaseCheckpointSaver[Any],
     snapshot: StateSnapshot,

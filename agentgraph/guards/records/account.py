@@ -492,6 +492,12 @@ class Account:
         if "extra" in snapshot:
             self.extra.merge(snapshot["extra"])
 
+    def absorb(self, part: Snapshot) -> None:
+        """Add what a part of it has spent and done, as any process has stored it."""
+        self.spending.merge(part.get("spends", {}))
+        if self.saga is not None and "saga" in part:
+            self.saga.absorb(part["saga"])
+
     def load(self, snapshot: Snapshot) -> None:
         """Restore the account from what another process has written."""
         self.may_ask = True

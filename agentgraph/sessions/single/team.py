@@ -23,6 +23,7 @@ from agentgraph.participant import (
     HasMemory,
     Membership,
     Participant,
+    SharesEffects,
     Verdict,
     as_participant,
 )
@@ -164,7 +165,7 @@ class SingleTeam(CompiledTeam):
         return SingleMembership(self.effects)
 
     def _foreign(self, participant: Participant, guards: Guards | None) -> Graph:
-        graph = participant.graph
+        graph = self._graph_in_place(participant, guards)
         if not isinstance(graph, CompiledStateGraph):
             return graph
         return foreign_graph(self.name, patched(graph, take_whole_state), guards)
@@ -212,7 +213,7 @@ def teams_of(values: object) -> list[CompiledTeam]:
 
 def _policy_of(participant: Participant) -> Guards | None:
     """Return an agent's own policy; a graph of others is guarded by default, as in a team."""
-    if isinstance(participant, HasMemory):
+    if isinstance(participant, HasMemory | SharesEffects):
         policy: Guards | None = participant.policy
         return policy
     graph = participant.graph

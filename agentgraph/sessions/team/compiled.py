@@ -22,7 +22,14 @@ from agentgraph.graphs.run_context import context_faults
 from agentgraph.guards import Guards
 from agentgraph.guards.nodes.foreign.graph import guarded_copy
 from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
-from agentgraph.participant import Graph, HasMemory, HasTeamGraph, Participant, store_of
+from agentgraph.participant import (
+    Graph,
+    HasMemory,
+    HasTeamGraph,
+    Participant,
+    SharesEffects,
+    store_of,
+)
 from agentgraph.participant import Membership as MembershipProtocol
 from agentgraph.patching import patched, wrap_node
 from agentgraph.sessions.envelopes.packet import interrupt_requests
@@ -202,7 +209,12 @@ class CompiledTeam(TeamSpec):
 
     def _foreign(self, participant: Participant, guards: Guards | None) -> Graph:
         """Return the graph of a participant that is no agent of ours, under the team's guards."""
-        return foreign_graph(participant.name, participant.graph, guards)
+        return foreign_graph(participant.name, self._graph_in_place(participant, guards), guards)
+
+    def _graph_in_place(self, participant: Participant, guards: Guards | None) -> Graph:
+        if guards is None or not isinstance(participant, SharesEffects):
+            return participant.graph
+        return participant.in_place(guards, participant.name, self.effects)
 
     @cached_property
     def asker(self) -> Judges:
