@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from langchain_core.messages import AIMessage, HumanMessage, UsageMetadata
 from langchain_core.tools import BaseTool, StructuredTool
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic_core import to_json
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json, to_jsonable_python
 from typing_extensions import TypeIs
 
 from agentgraph.agents import Agent
@@ -39,7 +40,7 @@ from agentgraph.running import Run, current_run, handed_over, inside_round, insi
 from agentgraph.stream import Event
 from agentgraph.usage import Usage
 
-T = TypeVar("T")
+M = TypeVar("M", bound=BaseModel)
 
 Function: TypeAlias = Callable[..., Any]
 _RESULT_KEYS = ("messages", "turn", "output", "current_active_agent", "guarded")
@@ -122,7 +123,7 @@ class Member:
     def _request(self, text: str) -> str:
         if self.is_agent or self.schema is None:
             return text
-        schema = to_json(TypeAdapter(self.schema).json_schema()).decode()
+        schema = to_json(self.schema.model_json_schema()).decode()
         return f"{text}\n\nAnswer with one JSON object of this schema, and nothing else:\n{schema}"
 
     def _answer_in(self, result: Mapping[str, Any], request_id: str | None, run: Run) -> Answer:
@@ -318,6 +319,18 @@ def _is_async(function: Function) -> bool:
 
 def _count_of_arguments(function: Function) -> int:
     try:
+        if (count := _counts.get(function)) is None:
+            count = _counts[function] = _inspected_count(function)
+    except TypeError:  # it cannot be hashed, or not be referred to weakly
+        return _inspected_count(function)
+    return count
+
+
+_counts: WeakKeyDictionary[Function, int] = WeakKeyDictionary()
+
+
+def _inspected_count(function: Function) -> int:
+    try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return 1
@@ -331,17 +344,16 @@ def _count_of_arguments(function: Function) -> int:
 # Values in a form.
 
 
-def read_as(schema: type[T], value: object) -> T:
+def read_as(schema: type[M], value: object) -> M:
     """Return a value in a form; raises `ValidationError` with all faults where it does not fit."""
-    adapter = TypeAdapter(schema)
     if isinstance(value, str):
         content = object_in(value)
         if content is value:
-            return adapter.validate_json(value)
+            return schema.model_validate_json(value)
         value = content
     if isinstance(value, BaseModel):
-        return adapter.validate_python(value.model_dump(mode="python"))
-    return adapter.validate_python(value)
+        return schema.model_validate(value.model_dump(mode="python"))
+    return schema.model_validate(value)
 
 
 def faults_in(error: ValidationError) -> tuple[str, ...]:
@@ -353,7 +365,7 @@ def faults_in(error: ValidationError) -> tuple[str, ...]:
 
 def as_json(value: object) -> Any:
     """Return a value as JSON has it."""
-    return TypeAdapter(Any).dump_python(value, mode="json", fallback=str)
+    return to_jsonable_python(value, fallback=str, inf_nan_mode="null")
 
 
 _MOST_BRACES = 100

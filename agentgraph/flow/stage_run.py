@@ -7,7 +7,7 @@ pass raises `StageFailure`; what follows from that is decided in `decisions`.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
 from langchain_core.runnables import RunnableConfig
@@ -366,10 +366,17 @@ class StageRun:
             "started_at": self.started_at,
             "seconds": max(0.0, clock().wall() - self.started_at),
             "usage": self.usage.to_dict(),
-            "verdicts": [asdict(verdict) for verdict in self.verdicts],
+            "verdicts": [_values_of(verdict) for verdict in self.verdicts],
             "output": output,
         }
         return {key: values}
+
+
+_FIELDS = tuple(item.name for item in fields(ValidationResult))
+
+
+def _values_of(verdict: ValidationResult) -> dict[str, Any]:
+    return {name: getattr(verdict, name) for name in _FIELDS}
 
 
 _CLASSES: Mapping[str, FailureClass] = {

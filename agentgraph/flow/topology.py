@@ -247,6 +247,8 @@ def topology_of(value: object) -> Topology:
 def _requirements(plan: Plan, number: int) -> list[int]:
     """Return the briefs whose workers a brief requires."""
     required = {*plan.briefs[number].requires}
+    if not required:
+        return []
     return [n for n, b in enumerate(plan.briefs) if b.worker in required and n != number]
 
 

@@ -7,6 +7,7 @@ the gates between the stages check.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -67,6 +68,7 @@ class Verdict(BaseModel):
     )
 
 
+@lru_cache(maxsize=64)
 def plan_of(brief: type[Brief]) -> type[Plan]:
     """Return the schema of a plan whose briefs are of a class: `Plan` itself for `Brief`."""
     if brief is Brief:

@@ -26,9 +26,9 @@ from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
 from agentgraph.flow.state import FlowState, ReportValues
 from agentgraph.flow.topology import Entry, Failure, Item, Topology
 from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
-from agentgraph.graphs.task import begun_from, read_state
+from agentgraph.graphs.task import read_state
 from agentgraph.guards import CostBudget
-from agentgraph.guards.records.pending_writes import PendingWrites
+from agentgraph.guards.records.pending_writes import PendingWrites, pending_writes_of
 from agentgraph.running import current_run
 
 _CHANNEL = "agentgraph_finished"
@@ -171,8 +171,7 @@ class WorkStage:
         task, entries = state["sent"], self.entries_in(state)
         brief = stage.read(self.brief, task["brief"])
         shown = [self.summary_in(entries[key]) for key in task["shown"] if key in entries]
-        every = [self.summary_in(entry) for entry in entries.values() if entry.get("summary")]
-        await stage.check_before(as_json(brief), available_names(every))
+        await stage.check_before(as_json(brief), _names_in(entries))
         worker, transfer = self.workers[stage.worker], None
         if isinstance(worker, Member):
             answer = await stage.answer_of(worker, self._text_for(brief, shown))
@@ -220,6 +219,16 @@ def available_names(summaries: Sequence[Summary]) -> list[str]:
     return [name for summary in summaries for name in (summary.worker, *summary.artifacts)]
 
 
+def _names_in(entries: Mapping[str, Entry]) -> list[str]:
+    """Return what a brief may require, read from the entries as they are stored."""
+    return [
+        name
+        for entry in entries.values()
+        if (summary := entry.get("summary"))
+        for name in (entry["worker"], *(summary.get("artifacts") or ()))
+    ]
+
+
 def _value_of(answer: Answer) -> Any:
     return answer.text if answer.output is None else answer.output
 
@@ -243,8 +252,7 @@ class FinishedWork:
     @classmethod
     def of(cls, config: RunnableConfig) -> FinishedWork:
         """Return the finished work of the wave that a node belongs to."""
-        origin = begun_from(config)
-        return cls(None if origin is None else PendingWrites(*origin))
+        return cls(pending_writes_of(config))
 
     async def read(self, key: str, stage: StageRun) -> Work | None:
         """Return the work under a key, None where it is not finished.

@@ -13,6 +13,7 @@ from langgraph._internal._constants import CONFIG_KEY_CHECKPOINT_NS as CONFIG_KE
 from langgraph._internal._constants import CONFIG_KEY_CHECKPOINTER as CONFIG_KEY_CHECKPOINTER
 from langgraph._internal._constants import CONFIG_KEY_DURABILITY as CONFIG_KEY_DURABILITY
 from langgraph._internal._constants import CONFIG_KEY_READ as CONFIG_KEY_READ
+from langgraph._internal._constants import CONFIG_KEY_RESUMING as CONFIG_KEY_RESUMING
 from langgraph._internal._constants import CONFIG_KEY_RUNTIME as CONFIG_KEY_RUNTIME
 from langgraph._internal._constants import CONFIG_KEY_SCRATCHPAD as CONFIG_KEY_SCRATCHPAD
 from langgraph._internal._constants import CONFIG_KEY_STREAM as CONFIG_KEY_STREAM

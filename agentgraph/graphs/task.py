@@ -22,6 +22,7 @@ from agentgraph.graphs.private import (
     CONFIG_KEY_CHECKPOINTER,
     CONFIG_KEY_DURABILITY,
     CONFIG_KEY_READ,
+    CONFIG_KEY_RESUMING,
     CONFIG_KEY_SCRATCHPAD,
     CONFIG_KEY_STREAM,
     CONFIG_KEY_TASK_ID,
@@ -97,6 +98,14 @@ def has_saver(config: RunnableConfig) -> bool:
 def with_saver(config: RunnableConfig, saver: BaseCheckpointSaver[Any]) -> RunnableConfig:
     """Return a config by which a run is stored by this saver, in place of its graph's own."""
     return {**config, CONF: {**config.get(CONF, {}), CONFIG_KEY_CHECKPOINTER: saver}}
+
+
+def may_have_run(config: RunnableConfig) -> bool:
+    """Tell whether a node may have run from this checkpoint before: its graph was resumed there.
+
+    In all later super-steps of a run the checkpoint is new, and nobody has written to it.
+    """
+    return bool(config.get(CONF, {}).get(CONFIG_KEY_RESUMING))
 
 
 def stores_each_step(config: RunnableConfig) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
@@ -69,6 +70,28 @@ def test_a_config_names_checkpoint_task_durability_and_stream() -> None:
     assert values[private.CONFIG_KEY_DURABILITY] == "sync"
     assert values[private.CONFIG_KEY_RUNTIME].context is None
     assert "updates" in values[private.CONFIG_KEY_STREAM].modes
+
+
+async def test_only_the_first_super_step_of_a_resumed_run_is_told_that_it_is_resumed() -> None:
+    told: list[tuple[str, bool]] = []
+
+    def node(name: str) -> Any:
+        def look(_: MessagesState, config: RunnableConfig) -> dict[str, Any]:
+            told.append((name, bool(config[private.CONF].get(private.CONFIG_KEY_RESUMING))))
+            if name == "second" and len(told) == 2:
+                raise ConnectionError
+            return {}
+
+        return look
+
+    graph: Any = StateGraph(MessagesState)
+    for name, after in (("first", START), ("second", "first"), ("third", "second")):
+        graph.add_node(name, node(name)).add_edge(after, name)
+    compiled = graph.compile(InMemorySaver())
+    with pytest.raises(ConnectionError):
+        await compiled.ainvoke({"messages": []}, THREAD)
+    await compiled.ainvoke(None, THREAD)
+    assert told == [("first", False), ("second", False), ("second", True), ("third", False)]
 
 
 def test_a_task_counts_the_answers_to_its_own_questions() -> None:

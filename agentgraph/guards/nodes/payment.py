@@ -123,7 +123,7 @@ async def _recall(account: Account, pending_writes: PendingWrites) -> None:
     """Count what a killed process stored in this node before it was killed."""
     spending = account.spending
     if pending_writes.namespace not in spending.read_levels:
-        for spends in await pending_writes.read():
+        for spends in await pending_writes.read() if pending_writes.may_have_run else ():
             spending.merge(spends)
         spending.read_levels.add(pending_writes.namespace)
 

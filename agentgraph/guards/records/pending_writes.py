@@ -15,7 +15,7 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 
 from agentgraph.clock import SystemClock
-from agentgraph.graphs.task import answers_to, begun_from
+from agentgraph.graphs.task import answers_to, begun_from, may_have_run
 
 PAUSE_CHANNEL = "agentgraph_paused"
 """The account where a node waited for a human, or ended the run of parallel nodes."""
@@ -34,6 +34,8 @@ class PendingWrites:
     """A checkpoint saver of LangGraph."""
     checkpoint: RunnableConfig
     """The checkpoint that the node began from."""
+    may_have_run: bool = True
+    """Whether the node may have run from this checkpoint before, and have left writes there."""
 
     @property
     def namespace(self) -> str:
@@ -123,7 +125,7 @@ class ActionsInFlight:
 def pending_writes_of(config: RunnableConfig) -> PendingWrites | None:
     """Return the pending writes of the node around this code, None where nothing is stored."""
     origin = begun_from(config)
-    return None if origin is None else PendingWrites(*origin)
+    return None if origin is None else PendingWrites(*origin, may_have_run(config))
 
 
 def resumption_of(config: RunnableConfig) -> Resumption | None:
