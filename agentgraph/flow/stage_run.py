@@ -285,6 +285,11 @@ class StageRun:
 
     # Work.
 
+    def learn(self, text: str, question: str = "") -> None:
+        """Note a brief or its result: what is new begins the count of model calls anew."""
+        if self.site is not None:
+            self.site.account.learn(text, question)
+
     async def in_time(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the result of the work, which is cut off at the deadlines of stage and flow."""
         if self.site is None:

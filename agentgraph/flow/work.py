@@ -172,6 +172,8 @@ class WorkStage:
         brief = stage.read(self.brief, task["brief"])
         shown = [self.summary_in(entries[key]) for key in task["shown"] if key in entries]
         await stage.check_before(as_json(brief), _names_in(entries))
+        request = f"{stage.worker} {brief.task}"
+        stage.learn(request)
         worker, transfer = self.workers[stage.worker], None
         if isinstance(worker, Member):
             answer = await stage.answer_of(worker, self._text_for(brief, shown))
@@ -184,6 +186,7 @@ class WorkStage:
         else:
             value = await call_function(worker, brief, shown)
         summary = self._as_summary(stage, value)
+        stage.learn(summary.text, request)
         await stage.check_after(as_json(summary))
         return summary, transfer
 
