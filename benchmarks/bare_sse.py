@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse
 
-from benchmarks.flows import FLOWS, Flow, FlowModel
+from benchmarks.streams import STREAMS, StreamModel, TokenStream
 
 __all__ = ["bare_app", "frames_of"]
 
@@ -36,11 +36,11 @@ def bare_app(recorded: dict[str, list[Frame]]) -> FastAPI:
     async def stream(name: str, body: Prompt) -> EventSourceResponse:
         if name in recorded:
             return EventSourceResponse(_replayed(recorded[name]))
-        return EventSourceResponse(_retold(FLOWS[name], recorded["short"]))
+        return EventSourceResponse(_retold(STREAMS[name], recorded["short"]))
 
     @app.post("/graphs/{name}/stream-completion")
     async def stream_graph(name: str, body: Prompt) -> EventSourceResponse:
-        return EventSourceResponse(_told(_graph(FLOWS[name]), body.prompt))
+        return EventSourceResponse(_told(_graph(STREAMS[name]), body.prompt))
 
     return app
 
@@ -59,9 +59,9 @@ async def _replayed(frames: Sequence[Frame]) -> AsyncIterator[Frame]:
         yield frame
 
 
-async def _retold(flow: Flow, frames: Sequence[Frame]) -> AsyncIterator[Frame]:
-    before, after = frames[0]["data"].split(f"{TEXT}{FLOWS['short'].text}")
-    async for text in flow.texts():
+async def _retold(source: TokenStream, frames: Sequence[Frame]) -> AsyncIterator[Frame]:
+    before, after = frames[0]["data"].split(f"{TEXT}{STREAMS['short'].text}")
+    async for text in source.texts():
         yield {"event": "token", "data": f"{before}{TEXT}{text}{after}"}
     yield frames[-1]
 
@@ -75,7 +75,7 @@ async def _told(graph: Any, prompt: str) -> AsyncIterator[Frame]:
 
 
 @cache
-def _graph(flow: Flow) -> Any:
+def _graph(source: TokenStream) -> Any:
     from benchmarks.peers import bare_chat
 
-    return bare_chat(FlowModel(flow=flow))
+    return bare_chat(StreamModel(source=source))

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
+from langgraph.types import Send
+from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from benchmarks.script import FunctionModel, answer, ask, look_up, then_answer
 
-__all__ = ["bare_chat", "bare_langgraph", "langgraph_supervisor", "langgraph_supervisor_of_two"]
+__all__ = [
+    "bare_chat",
+    "bare_langgraph",
+    "bare_map_reduce",
+    "langgraph_supervisor",
+    "langgraph_supervisor_of_two",
+]
 
 
-def bare_langgraph(saver: BaseCheckpointSaver[Any], kind: type[FunctionModel]) -> Any:
+def bare_langgraph(saver: BaseCheckpointSaver[Any] | None, kind: type[FunctionModel]) -> Any:
     """Build the loop of a model and its tools that LangGraph's tutorials begin with."""
     model = kind(say=then_answer("look_up", order="A17")).bind_tools([look_up])
 
@@ -43,6 +53,68 @@ def bare_chat(model: BaseChatModel) -> Any:
     graph.add_node("call_model", call_model)
     graph.add_edge(START, "call_model")
     return graph.compile()
+
+
+class Plan(BaseModel):
+    """The parts of the work."""
+
+    briefs: list[dict[str, str]]
+
+
+class Verdict(BaseModel):
+    """Whether the result may be used."""
+
+    accepted: bool
+    confidence: float
+    problems: list[str]
+
+
+class MapReduceState(TypedDict, total=False):
+    """The channels of the map-reduce: LangGraph's how-to has the same, for jokes."""
+
+    task: str
+    briefs: list[dict[str, str]]
+    results: Annotated[list[str], operator.add]
+    result: str
+    accepted: bool
+
+
+def bare_map_reduce(
+    saver: BaseCheckpointSaver[Any], lead: BaseChatModel, model: BaseChatModel, worker: Any = None
+) -> Any:
+    """Build a map-reduce with `Send`: plan, a node for each part, reduce, judge.
+
+    A part is done by the model, or by a graph where there is one.
+    """
+    planner = lead.with_structured_output(Plan)
+    judge = lead.with_structured_output(Verdict)
+
+    async def plan(state: MapReduceState) -> MapReduceState:
+        planned: Any = await planner.ainvoke(f"Plan the work: {state['task']}")
+        return {"briefs": planned.briefs}
+
+    async def work(brief: dict[str, str]) -> MapReduceState:
+        if worker is None:
+            return {"results": [str((await model.ainvoke(brief["task"])).text)]}
+        messages = await worker.ainvoke({"messages": [("user", brief["task"])]})
+        return {"results": [str(messages["messages"][-1].text)]}
+
+    async def reduce(state: MapReduceState) -> MapReduceState:
+        return {"result": str((await lead.ainvoke("\n\n".join(state["results"]))).text)}
+
+    async def validate(state: MapReduceState) -> MapReduceState:
+        judged: Any = await judge.ainvoke(f"Judge this: {state['result']}")
+        return {"accepted": judged.accepted}
+
+    graph = StateGraph(MapReduceState)
+    for node in (plan, reduce, validate):
+        graph.add_node(node.__name__, node)
+    graph.add_node("work", work)
+    graph.add_edge(START, "plan")
+    graph.add_conditional_edges("plan", lambda s: [Send("work", b) for b in s["briefs"]], ["work"])
+    graph.add_edge("work", "reduce")
+    graph.add_edge("reduce", "validate")
+    return graph.compile(saver)
 
 
 def langgraph_supervisor(saver: BaseCheckpointSaver[Any]) -> Any:

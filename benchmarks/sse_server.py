@@ -35,11 +35,11 @@ def _ours() -> FastAPI:
 
     from agentgraph import Agent
     from agentgraph_server import create_app
-    from benchmarks.flows import FLOWS, FlowModel
+    from benchmarks.streams import STREAMS, StreamModel
 
     agents = [
-        Agent(name, model=FlowModel(flow=flow), checkpointer=InMemorySaver())
-        for name, flow in FLOWS.items()
+        Agent(name, model=StreamModel(source=source), checkpointer=InMemorySaver())
+        for name, source in STREAMS.items()
     ]
     return create_app(*agents)
 
