@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.graph import Graph
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
 
@@ -17,6 +18,7 @@ from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.blocking import background_loop, run_sync
 from agentgraph.flow.build import FlowInPlace, compile_flow
+from agentgraph.flow.display.picture import picture_graph
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.runs import Continuation, FlowRuns
 from agentgraph.flow.spec import FlowSpec
@@ -238,12 +240,17 @@ class Flow(FlowSpec, Generic[T]):
         return compile_flow(self, inner, path, effects)
 
     def mermaid(self) -> str:
-        """Draw the flow's graph, as Mermaid text."""
-        return mermaid_of(self._graph.get_graph())
+        """Draw the flow, as Mermaid text."""
+        return mermaid_of(self._picture)
 
     def svg(self) -> str:
-        """Draw the flow's graph, as a self-contained SVG picture."""
-        return picture_of(self._graph.get_graph())
+        """Draw the flow, as a self-contained SVG picture."""
+        return picture_of(self._picture)
+
+    @property
+    def _picture(self) -> Graph:
+        name, has_guards = self.work_topology.name, self.policy is not None
+        return picture_graph([*self.workers], name, asks_humans=has_guards)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         return mimebundle_of(self, lambda: self._graph.get_graph())

@@ -1,0 +1,1 @@
+"""How a flow is drawn."""
