@@ -352,7 +352,7 @@ def read_as(schema: type[M], value: object) -> M:
             return schema.model_validate_json(value)
         value = content
     if isinstance(value, BaseModel):
-        return schema.model_validate(value.model_dump(mode="python"))
+        return schema.model_validate(value.model_dump(mode="python", serialize_as_any=True))
     return schema.model_validate(value)
 
 

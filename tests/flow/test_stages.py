@@ -179,3 +179,23 @@ async def test_result_of_a_thread_that_waits_has_its_questions() -> None:
     later = await flow.aresult("t")
     assert (later.status, later.interrupts) == ("waiting", result.interrupts)
     assert await flow.ainterrupts("t") == result.interrupts
+
+
+async def test_plan_of_a_function_may_have_briefs_of_the_flows_own_class() -> None:
+    class Search(Brief):
+        query: str
+
+    asked: list[str] = []
+
+    def search(brief: Search) -> str:
+        asked.append(brief.query)
+        return "two"
+
+    flow: Flow[Any] = Flow(
+        "report",
+        work=[search],
+        brief=Search,
+        plan=lambda task: Plan(briefs=(Search(worker="search", task=task, query="tides"),)),
+    )
+    assert (await flow.ainvoke("go")).text == "two"
+    assert asked == ["tides"]
