@@ -46,7 +46,7 @@ def assert_rebuilt(result: FlowResult[Any], sink: Any, outcome: Any = None) -> N
 # Runs rebuilt.
 
 WORKERS = ("a", "b", "c")
-DEEDS = ("answers", "answers", "answers", "raises", "says nothing", "is an agent")
+DEEDS = (*["answers", "is an agent"] * 5, "raises", "says nothing")
 TOPOLOGIES: tuple[Any, ...] = ("supervisor", "hierarchical", "handoff", "sop", debate(2))
 
 
@@ -100,16 +100,18 @@ scripts = st.builds(
     plans=st.lists(
         st.one_of(
             st.just("no plan at all"),
-            st.just(Plan(briefs=tuple(Brief(worker=name, task="t") for name in WORKERS))),
+            *[st.just(Plan(briefs=tuple(Brief(worker=n, task="t") for n in WORKERS)))] * 4,
+            *[st.just(Plan(briefs=(Brief(worker="b", task="t"),)))] * 2,
             st.builds(Plan, briefs=st.lists(briefs, max_size=3).map(tuple)),
         ),
+        min_size=1,
         max_size=3,
     ).map(tuple),
     verdicts=st.lists(
         st.builds(
             Verdict,
             accepted=st.booleans(),
-            confidence=st.sampled_from([0.1, 0.9, 1.0]),
+            confidence=st.sampled_from([0.1, 0.9, 0.95, 1.0, 1.0]),
             problems=st.lists(st.text(max_size=5), max_size=2).map(tuple),
         ),
         max_size=3,
@@ -122,7 +124,7 @@ scripts = st.builds(
 
 
 @given(scripts)
-@settings(max_examples=60)
+@settings(max_examples=80)
 def test_audit_with_payloads_rebuilds_any_run(script: Script) -> None:
     sink = MemorySink()
     result = asyncio.run(script.flow(sink).ainvoke("go", thread_id="t"))
@@ -155,6 +157,30 @@ async def test_run_that_a_human_has_decided_is_rebuilt_at_each_pause() -> None:
     [question] = waiting.interrupts
     result = await flow.aresume("t", {question.id: {"type": "approve"}})
     assert result.status == "finished"
+    assert_rebuilt(result, sink)
+
+
+async def test_run_that_was_cut_off_and_goes_on_is_rebuilt(tmp_path: Path) -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def slow(brief: Brief) -> str:
+        begun.set()
+        await go.wait()
+        return "slow is done"
+
+    sink, url = MemorySink(), f"sqlite:///{tmp_path / 'flows.db'}"
+    fields: Any = {"work": [worker("a"), slow], "checkpointer": url, "guards": audited(sink)}
+    flow: Flow[Any] = Flow("report", topology="sop", **fields)
+    run = asyncio.create_task(flow.ainvoke("go", thread_id="t"))
+    await begun.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+    cut_off = FlowResult.from_records(records_of(sink))
+    assert (cut_off.status, cut_off.reason) == ("aborted", "cancelled")
+    go.set()
+    result = await flow.acontinue("t")
+    assert [r.worker for r in result.stages if r.worker] == ["a", "slow"]
     assert_rebuilt(result, sink)
 
 
