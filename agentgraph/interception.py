@@ -89,6 +89,8 @@ class Admission(NamedTuple):
     """Why workers may not begin."""
     most_at_once: int | None = None
     """How many may work at once: the others begin after them. None means all."""
+    guard: str = ""
+    """The guard that refuses, "" where none does."""
 
 
 class Refusal(NamedTuple):

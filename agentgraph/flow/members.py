@@ -34,7 +34,14 @@ from agentgraph.graphs.public_graph import run_inside
 from agentgraph.guards import Effect, Guards
 from agentgraph.guards.nodes.foreign.graph import guarded_copy
 from agentgraph.outcomes import Finish
-from agentgraph.participant import Graph, HasGuards, Participant, as_participant, split_stop
+from agentgraph.participant import (
+    Graph,
+    HasGuards,
+    Participant,
+    as_participant,
+    sentence_of_stop,
+    split_stop,
+)
 from agentgraph.remote.thread import read_messages
 from agentgraph.running import Run, current_run, handed_over, inside_round, inside_run
 from agentgraph.stream import Event
@@ -133,7 +140,9 @@ class Member:
         end = result.get("end") if isinstance(result.get("turn"), Mapping) else None  # of a flow
         if isinstance(end, Mapping) and end.get("status") == "aborted":
             failure_class = str(end.get("failure_class") or "")
-            return Answer(closed_by=end["reason"], cause=end["text"], failure_class=failure_class)
+            said = sentence_of_stop(end["reason"], "").removesuffix(".")
+            cause = end["text"].removeprefix(f"{said}: ").removesuffix(".")
+            return Answer(closed_by=end["reason"], cause=cause, failure_class=failure_class)
         if not self.is_agent:
             self._record_usage(result, new_messages, run)
         texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]

@@ -26,7 +26,13 @@ from agentgraph.flow import decisions, prompts
 from agentgraph.flow.decisions import NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
-from agentgraph.flow.stage_run import StageFailure, StageGuards, StageRun, failure_in
+from agentgraph.flow.stage_run import (
+    StageFailure,
+    StageGuards,
+    StageRun,
+    class_of_guard,
+    failure_in,
+)
 from agentgraph.flow.state import End, FlowState, Given, ReportValues, new_run, new_turn
 from agentgraph.flow.topology import Entry, Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
@@ -100,7 +106,9 @@ class FlowNodes:
             items = [item for at, item in enumerate(wave) if at not in admission.refusals]
             tasks = [Send(item.brief.worker, {"sent": _task_of(item)}) for item in items]
             command = _pass(stage, tasks[: admission.most_at_once] or "fan_in", {}, None)
-            return _with_refusals(command, await self._refuse(refused, state, config))
+            return _with_refusals(
+                command, await self._refuse(admission.guard, refused, state, config)
+            )
 
         return await self._run("fan_out", state, config, work)
 
@@ -397,14 +405,18 @@ class FlowNodes:
         )
 
     async def _refuse(
-        self, refused: Sequence[tuple[Item, str]], state: FlowState, config: RunnableConfig
+        self,
+        guard: str,
+        refused: Sequence[tuple[Item, str]],
+        state: FlowState,
+        config: RunnableConfig,
     ) -> tuple[dict[str, Entry], dict[str, ReportValues]]:
         """Return the entries and the reports of the work that may not begin."""
         entries: dict[str, Entry] = {}
         reports: dict[str, ReportValues] = {}
         for item, cause in refused:
             worker = self._stage("fan_out", state, config, item.brief.worker, item.key)
-            failure = StageFailure("cost_overrun", "fan_out_limit", cause)
+            failure = StageFailure(class_of_guard(guard), guard, cause)
             entry, told = self.work.failed(worker, failure)
             await worker.tell("failed", told)
             entries[f"{worker.attempt}/{item.key}"] = entry

@@ -395,6 +395,7 @@ _CLASSES: Mapping[str, FailureClass] = {
     "cost_budget": "cost_overrun",
     "cost_velocity": "cost_overrun",
     "fan_out_limit": "cost_overrun",
+    "tool_limit": "cost_overrun",
     "circuit_breaker": "provider_error",
     "retry": "provider_error",
     "gate": "schema_failure",

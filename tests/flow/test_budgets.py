@@ -139,3 +139,13 @@ async def test_peers_that_hand_the_same_work_back_and_forth_are_stopped_on_recor
     assert (result.status, result.failure_class) == ("aborted", "deadlock")
     moves = [record.data["target"] for record in recorded(sink, "handoff")]
     assert moves[:2] == ["b", "a"]
+
+
+async def test_flows_in_flows_end_at_the_depth_limit_with_its_cause() -> None:
+    flow: Flow[Any] = Flow("level0", work=[worker("deep")])
+    for level in range(1, 6):
+        flow = Flow(f"level{level}", work=[flow], guards=guarded("interactive", depth=4))
+    result = await flow.ainvoke("go")
+    assert (result.status, result.reason) == ("aborted", "depth_limit")
+    assert result.failure_class == "infinite_loop"
+    assert result.text.count("was ended by the guard") == 1

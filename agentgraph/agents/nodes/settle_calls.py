@@ -330,7 +330,7 @@ async def admit(
     interceptor = current_interceptor()
     if interceptor is None or not workers:
         return list(candidates), []
-    refusals, most_at_once = await interceptor.dispatch(workers)
+    refusals, most_at_once, _ = await interceptor.dispatch(workers)
     admitted = [c for position, c in enumerate(candidates) if position not in refusals]
     return admitted[:most_at_once], [(candidates[at], why) for at, why in refusals.items()]
 

@@ -311,13 +311,15 @@ class NodeInterceptor:
         """
         site, policy = self.site, self.site.policy
         refusals: dict[int, str] = {}
+        guard = ""
         most_at_once: int | None = None
         progress, grants = self.account.spending.progress, self.account.spending.grants
         if policy.depth is not None:
             decision = policy.depth.check(site.level + levels)
             if not decision.allows:
                 await site.decide(decision)
-                return Admission(dict.fromkeys(range(len(workers)), decision.cause))
+                denials = dict.fromkeys(range(len(workers)), decision.cause)
+                return Admission(denials, guard=decision.guard)
         if policy.fan_out is not None:
             most_at_once = policy.fan_out.children
             decision = policy.fan_out.ask(len(workers), progress.workers, grants)
@@ -325,20 +327,22 @@ class NodeInterceptor:
                 await site.decide(decision)
                 room = policy.fan_out.room(progress.workers, grants) or 0
                 refusals = dict.fromkeys(range(room, len(workers)), decision.cause)
-        refusals |= await self._beyond_tool_limit(workers, most_at_once, refusals)
+                guard = decision.guard
+        if denials := await self._beyond_tool_limit(workers, most_at_once, refusals):
+            refusals, guard = {**refusals, **denials}, "tool_limit"
         count = 0
         for at, worker in enumerate(workers):
             if at in refusals or count == most_at_once:
                 continue
             if policy.extra_guards and (denial := await self._objection_to("on_dispatch", worker)):
-                refusals[at] = denial.why
+                refusals[at], guard = denial.why, denial.guard
                 continue
             count += 1
             progress.workers += 1
             site.record("dispatch", source=site.place.path, target=worker)
             if policy.extra_guards:
                 await site.note("dispatch", tool=worker)
-        return Admission(refusals, most_at_once)
+        return Admission(refusals, most_at_once, guard)
 
     async def _beyond_tool_limit(
         self, workers: Sequence[str], most_at_once: int | None, refusals: Mapping[int, str]
