@@ -318,8 +318,8 @@ class NodeInterceptor:
             decision = policy.depth.check(site.level + levels)
             if not decision.allows:
                 await site.decide(decision)
-                denials = dict.fromkeys(range(len(workers)), decision.cause)
-                return Admission(denials, guard=decision.guard)
+                every = range(len(workers))
+                return Admission(dict.fromkeys(every, decision.cause), guard=decision.guard)
         if policy.fan_out is not None:
             most_at_once = policy.fan_out.children
             decision = policy.fan_out.ask(len(workers), progress.workers, grants)
@@ -328,8 +328,8 @@ class NodeInterceptor:
                 room = policy.fan_out.room(progress.workers, grants) or 0
                 refusals = dict.fromkeys(range(room, len(workers)), decision.cause)
                 guard = decision.guard
-        if denials := await self._beyond_tool_limit(workers, most_at_once, refusals):
-            refusals, guard = {**refusals, **denials}, "tool_limit"
+        if beyond_limit := await self._beyond_tool_limit(workers, most_at_once, refusals):
+            refusals, guard = {**refusals, **beyond_limit}, "tool_limit"
         count = 0
         for at, worker in enumerate(workers):
             if at in refusals or count == most_at_once:
