@@ -165,3 +165,18 @@ def test_one_of_two_decisions_counts(child: Pen, tmp_path: Path, topology: str) 
     is_approved = refused[0] is None
     kept, undone = kept_and_undone(story)
     assert (len(kept), len(undone)) == ((3, 0) if is_approved else (0, 3))
+
+
+@pytest.mark.parametrize("place", ["agent", "delegate", "tool", "team", "alone"])
+def test_flow_in_its_place_is_undone_over_kills(child: Pen, tmp_path: Path, place: str) -> None:
+    story = Story("sop", "rejected", tmp_path / "t")
+    order = {**story.order, "run": "seated", "place": place}
+    for instant in ("answered b", "undone b", "undoing a"):
+        child.begin(**order, kill=instant)
+        assert child.until("ended")["ended"] == SIGKILL, child.complaints()
+    play(child, story, run="seated", place=place)
+    acts = story.books.acts()
+    paid = [key for what, _, key in acts if what == "pay"]
+    kept, undone = kept_and_undone(story)
+    assert (len(paid), kept) == (3, [])
+    assert [*dict.fromkeys(undone)] == paid[::-1]
