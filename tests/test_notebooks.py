@@ -144,6 +144,28 @@ _MET = {
 """How each failure ends, by tier."""
 
 
+def claims_of_flows(shown: Outputs) -> None:
+    [flow] = shown["write"]
+    assert {"image/svg+xml", "text/vnd.mermaid", "text/plain"} == set(flow.data)
+    assert "validate_gate → plan: new plan" in flow.data["image/svg+xml"]
+    result = shown["run"][0].data["text/html"]
+    assert "flow finished" in result and "<svg" in result
+    assert "1 validate  ['name a source']\n" in shown["read"][0].text
+    assert "finished 1 title='Tides'" in shown["read"][0].text
+    assert "1 validate  replanned name a source\n" in shown["stream"][0].text
+    assert [line.split()[:3] for line in shown["gates"][0].text.splitlines()] == [
+        ["interactive", "aborted,", "1"],
+        ["batch", "aborted,", "2"],
+        ["regulated", "waiting,", "0"],
+    ]
+    assert "the confidence is 0.4, and 0.7 is needed" in shown["human"][0].data["text/html"]
+    assert "Four metres, at the pier." in shown["answer"][0].data["text/html"]
+    undone = "finished, seats booked: ['12A']\naborted, seats booked: []\n"
+    assert shown["undo"][0].text == undone
+    assert shown["debate"][0].text.endswith("optimist 5 days\npessimist 5 days\n")
+    assert "desk/guide/fan_out/librarian" in shown["place"][0].text
+
+
 def _last_steps(output: Any) -> tuple[str, ...]:
     return tuple(line.rpartition(" → ")[2] for line in output.text.splitlines())
 
@@ -159,6 +181,7 @@ CLAIMS: dict[str, Callable[[Outputs], None]] = {
     "02_routing": claims_of_routing,
     "03_sessions": claims_of_sessions,
     "04_guards": claims_of_guards,
+    "05_flows": claims_of_flows,
 }
 
 

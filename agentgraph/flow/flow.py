@@ -253,7 +253,11 @@ class Flow(FlowSpec, Generic[T]):
         return picture_graph([*self.workers], name, asks_humans=has_guards)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return mimebundle_of(self, lambda: self._graph.get_graph())
+        def compiled_picture() -> Graph:
+            self._graph  # noqa: B018  # a flow that cannot be compiled says why
+            return self._picture
+
+        return mimebundle_of(self, compiled_picture)
 
     @cached_property
     def _graph(self) -> AnyCompiledGraph:

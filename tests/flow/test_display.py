@@ -27,7 +27,8 @@ def test_flow_is_drawn_with_its_stages_and_workers() -> None:
     bundle = Flow("report", work=[worker("a")])._repr_mimebundle_()
     assert {*bundle} == {"text/plain", "image/svg+xml", "text/vnd.mermaid"}
     ElementTree.fromstring(bundle["image/svg+xml"])
-    assert {"plan", "plan_gate", "fan_out", "a", "validate"} < marks(bundle["image/svg+xml"]).keys()
+    nodes = marks(bundle["image/svg+xml"]).keys()
+    assert {"plan", "plan_gate", "fan_out", "work:a", "validate"} < nodes
     assert "fan_out" in bundle["text/vnd.mermaid"]
 
 
