@@ -47,6 +47,13 @@ With and without them in alternation, each run on a thread of its own; CPU time.
 is registered before it runs, which is one super-step more. A file's price depends on the disk: in
 SQLite each record of a step is synced.
 
+A flow plans, has 8 or 50 workers work at once, aggregates and validates; its map-reduce is a
+`StateGraph` with `Send` whose nodes make the same model calls, one node for each of the four.
+Workers are functions that ask a model (a node that asks one, beside them), agents without tools
+(the same node), or agents with a tool that is called once (a graph of a model and a `ToolNode`).
+Both store each step before the next (durability "sync"), a flow each finished worker too. A flow
+has the guards of the batch tier. CPU time, turns 2-6, each on a thread of its own.
+
 The streams run over loopback, from servers in processes of their own (uvicorn, in-memory threads);
 fastest of the repetitions, each server in its turn. The bare endpoint is FastAPI and sse-starlette,
 whose generator yields, as dicts whose `data` is ready text, the frames of one recorded run of ours:
@@ -109,6 +116,7 @@ def main() -> int:
 
 async def _measured() -> list[Row]:
     from benchmarks.agents import agent_rows, streamed_rows, supervisor_rows
+    from benchmarks.flows import flow_rows
     from benchmarks.guards import guard_rows
 
     return [
@@ -116,6 +124,7 @@ async def _measured() -> list[Row]:
         *await streamed_rows(),
         *await supervisor_rows(),
         *await guard_rows(),
+        *await flow_rows(),
     ]
 
 

@@ -15,13 +15,16 @@ from langgraph.graph import END, START
 _AHEAD = (START, "plan", "plan_gate", "fan_out")
 _BEHIND = ("fan_in", "validate", "validate_gate", "finalize", END)
 _GATES = ("plan_gate", "validate_gate")
+"""The nodes at which the picture has the ways of a failure."""
 _AGAIN = {"debate": "next round", "handoff": "hand over"}
+"""Why the work stage goes on, by topology; else the guards let only so many work at once."""
 
 
 def picture_graph(workers: Sequence[str], topology: str, *, asks_humans: bool) -> Graph:
     """Return the graph to draw of a flow with these workers, which are a group of their own.
 
     With `asks_humans` a failure may lead to a human, and what was done is undone after a rejection.
+    Edges that are taken only sometimes are conditional: they are drawn dashed.
     """
     ids = [f"work:{name}" for name in workers]
     graph = Graph()
