@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
-from agentgraph.flow.state import Ask, End, FlowState, Given
+from agentgraph.flow.state import Ask, End, FlowState, HumanValue
 from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.escalation import CONFIDENCE
@@ -110,7 +110,7 @@ async def decide(stage: StageRun, state: FlowState, failure: StageFailure) -> Ne
     if decision.action in _NEW_PLAN:
         await stage.tell("replanned", about)
         attempt = (state.get("attempt") or 1) + 1
-        update = {"attempt": attempt, "problems": [*failure.problems], "given": None}
+        update = {"attempt": attempt, "problems": [*failure.problems], "human_value": None}
         update["needs_critic"] = decision.failure_class == "spec_malformed"
         return NextStep("plan", {**update, "failed_states": failed_states})
     if decision.action == "escalate" and stage.site is not None:
@@ -166,7 +166,7 @@ def after_human(
     by, text = answer["by"], str(answer["text"])
     value = ask["value"] if by == "approve" else _read(text) if by == "edit" else text
     if stage in _CHECKS:
-        return NextStep(_CHECKS[stage], {"given": Given(stage=stage, value=value)})
+        return NextStep(_CHECKS[stage], {"human_value": HumanValue(stage=stage, value=value)})
     if by == "respond":  # words on a plan are for the planner
         return NextStep("plan", {"problems": [text], "needs_critic": False})
     return NextStep("plan_gate", {"plan": value, "needs_critic": False})

@@ -119,13 +119,13 @@ class Member:
             for report in reports.values()
         ]
         for path, usage in Usage.sum(usages).by_agent.items():
-            known = run.usage.get(path, _NO_USAGE)
-            missing = UsageMetadata(
-                input_tokens=usage.input_tokens - known["input_tokens"],
-                output_tokens=usage.output_tokens - known["output_tokens"],
-                total_tokens=usage.total_tokens - known["total_tokens"],
+            recorded_usage = run.usage.get(path, _NO_USAGE)
+            rest = UsageMetadata(
+                input_tokens=usage.input_tokens - recorded_usage["input_tokens"],
+                output_tokens=usage.output_tokens - recorded_usage["output_tokens"],
+                total_tokens=usage.total_tokens - recorded_usage["total_tokens"],
             )
-            run.record_usage(path, missing, run.models.get(path, ""))
+            run.record_usage(path, rest, run.models.get(path, ""))
 
     def _request(self, text: str) -> str:
         if self.is_agent or self.schema is None:
@@ -146,8 +146,8 @@ class Member:
         if not self.is_agent:
             self._record_usage(result, new_messages, run)
         texts = [m for m in new_messages if isinstance(m, AIMessage) and m.text]
-        closed = (result.get("turn") or {}).get("closed") or result.get("stopped_by") or guard
-        closed_by = str(closed or "")
+        reason = (result.get("turn") or {}).get("closed") or result.get("stopped_by") or guard
+        closed_by = str(reason or "")
         return Answer(
             str(texts[-1].text) if texts else "",
             self._output_in(result, end),

@@ -33,7 +33,7 @@ from agentgraph.flow.stage_run import (
     class_of_guard,
     failure_in,
 )
-from agentgraph.flow.state import End, FlowState, Given, ReportValues, new_run, new_turn
+from agentgraph.flow.state import End, FlowState, HumanValue, ReportValues, new_run, new_turn
 from agentgraph.flow.topology import Entry, Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
 from agentgraph.flow.work import WorkStage, available_names, state_of_task
@@ -102,12 +102,12 @@ class FlowNodes:
                 await stage.check_before(as_json(plan))
             wave = self.work.wave(stage, self.work.topology.due(plan, entries), self.stages)
             admission = await stage.admit([item.brief.worker for item in wave])
-            refused = [(wave[at], cause) for at, cause in admission.refusals.items()]
+            refusals = [(wave[at], cause) for at, cause in admission.refusals.items()]
             items = [item for at, item in enumerate(wave) if at not in admission.refusals]
             tasks = [Send(item.brief.worker, {"sent": _task_of(item)}) for item in items]
             command = _pass(stage, tasks[: admission.most_at_once] or "fan_in", {}, None)
             return _with_refusals(
-                command, await self._refuse(admission.guard, refused, state, config)
+                command, await self._refuse(admission.guard, refusals, state, config)
             )
 
         return await self._run("fan_out", state, config, work)
@@ -129,12 +129,16 @@ class FlowNodes:
 
         async def work(stage: StageRun) -> Command[Any]:
             plan, entries = self.work.plan_in(state), self.work.entries_in(state)
-            given = given_at("fan_in", state)
-            if given is None and self.work.topology.due(plan, entries):
+            human_value = human_value_at("fan_in", state)
+            if human_value is None and self.work.topology.due(plan, entries):
                 return Command(goto="fan_out")
-            aggregate = await self._aggregate(stage, state) if given is None else given["value"]
+            aggregate = (
+                await self._aggregate(stage, state) if human_value is None else human_value["value"]
+            )
             await stage.check_after(aggregate)
-            return _pass(stage, "validate", {"aggregate": aggregate, "given": None}, aggregate)
+            return _pass(
+                stage, "validate", {"aggregate": aggregate, "human_value": None}, aggregate
+            )
 
         return await self._run("fan_in", state, config, work)
 
@@ -153,13 +157,13 @@ class FlowNodes:
         """Let pass what was accepted with enough confidence."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            given = given_at("validate", state)
-            aggregate = state["aggregate"] if given is None else given["value"]
+            human_value = human_value_at("validate", state)
+            aggregate = state["aggregate"] if human_value is None else human_value["value"]
             stage.output = aggregate
-            if given is None:
+            if human_value is None:
                 self._check_verdict(stage, stage.read(Verdict, state["verdict"]))
             await stage.check_after(aggregate)
-            return _pass(stage, "finalize", {"aggregate": aggregate, "given": None}, None)
+            return _pass(stage, "finalize", {"aggregate": aggregate, "human_value": None}, None)
 
         return await self._run("validate", state, config, work, is_gate=True)
 
@@ -167,14 +171,14 @@ class FlowNodes:
         """Make the outcome, and end the flow with it."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            given = given_at("finalize", state)
-            if given is None:
+            human_value = human_value_at("finalize", state)
+            if human_value is None:
                 names = available_names(self.work.summaries_in(state))
                 stage.output = state["aggregate"]
                 await stage.check_before(state["aggregate"], names)
                 outcome = await self._make_outcome(stage, state)
             else:
-                outcome = self._in_form(stage, given["value"])
+                outcome = self._in_form(stage, human_value["value"])
             await stage.check_after(outcome)
             end = End(
                 status="finished",
@@ -185,7 +189,7 @@ class FlowNodes:
                 success=await self._ask_oracle(stage, outcome),
             )
             message = AIMessage(end["text"], id=f"outcome_{_turn_id(state)}")
-            update = {"end": end, "given": None, "messages": [message]}
+            update = {"end": end, "human_value": None, "messages": [message]}
             return _pass(stage, END, update, outcome)
 
         return await self._run("finalize", state, config, work)
@@ -200,7 +204,12 @@ class FlowNodes:
         await stage.catch_up(config)
         answer = await ask_human(interceptor.site, interceptor.values["human"])
         step = decisions.after_human(state, ask, answer, interceptor.account)
-        update = {"guarded": interceptor.account.dump(), "human": {}, "ask": None, "given": None}
+        update = {
+            "guarded": interceptor.account.dump(),
+            "human": {},
+            "ask": None,
+            "human_value": None,
+        }
         await stage.record(step.update, config)
         return self._follow(step, state, update, interceptor.account)
 
@@ -407,18 +416,18 @@ class FlowNodes:
     async def _refuse(
         self,
         guard: str,
-        refused: Sequence[tuple[Item, str]],
+        refusals: Sequence[tuple[Item, str]],
         state: FlowState,
         config: RunnableConfig,
     ) -> tuple[dict[str, Entry], dict[str, ReportValues]]:
         """Return the entries and the reports of the work that may not begin."""
         entries: dict[str, Entry] = {}
         reports: dict[str, ReportValues] = {}
-        for item, cause in refused:
+        for item, cause in refusals:
             worker = self._stage("fan_out", state, config, item.brief.worker, item.key)
             failure = StageFailure(class_of_guard(guard), guard, cause)
-            entry, told = self.work.failed(worker, failure)
-            await worker.tell("failed", told)
+            entry, verdict = self.work.failed(worker, failure)
+            await worker.tell("failed", verdict)
             entries[f"{worker.attempt}/{item.key}"] = entry
             reports |= worker.report()
         return entries, reports
@@ -476,10 +485,10 @@ def _media_in(message: AnyMessage) -> list[Block]:
     return [b for b in blocks if isinstance(b, Mapping) and b.get("type") != "text"]
 
 
-def given_at(stage: str, state: FlowState) -> Given | None:
+def human_value_at(stage: str, state: FlowState) -> HumanValue | None:
     """Return what a human has given in place of what a stage makes, None where none has."""
-    given = state.get("given")
-    return given if given is not None and given["stage"] == stage else None
+    human_value = state.get("human_value")
+    return human_value if human_value is not None and human_value["stage"] == stage else None
 
 
 def _turn_id(state: FlowState) -> str:

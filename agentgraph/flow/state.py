@@ -41,7 +41,7 @@ class Ask(TypedDict):
     failure_class: str
 
 
-class Given(TypedDict):
+class HumanValue(TypedDict):
     """What a human has given in place of what a stage makes."""
 
     stage: str
@@ -91,7 +91,7 @@ class FlowState(TypedDict):
     aggregate: Any
     verdict: dict[str, Any] | None
     ask: Ask | None
-    given: Given | None
+    human_value: HumanValue | None
     """Passes the gate behind its stage, as what the stage makes does."""
     end: End | None
     stopped_by: str | None
@@ -117,7 +117,7 @@ def new_run(task: str, turn: Turn) -> dict[str, Any]:
         "aggregate": None,
         "verdict": None,
         "ask": None,
-        "given": None,
+        "human_value": None,
         "end": None,
         "stopped_by": None,
     }

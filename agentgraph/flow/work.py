@@ -82,15 +82,15 @@ class WorkStage:
         if failures:
             problems = [f"{worker}: {failure['cause']}" for worker, failure in failures]
             problems += self._work_not_begun(state)
-            rejected = [failure for _, failure in failures if failure["is_rejected"]]
-            first = (rejected or [failure for _, failure in failures])[0]
+            rejections = [failure for _, failure in failures if failure["is_rejected"]]
+            first = (rejections or [failure for _, failure in failures])[0]
             failure_class: Any = first["failure_class"]
             raise StageFailure(
                 failure_class,
                 first["guard"],
                 "; ".join(problems),
                 problems,
-                is_rejected=bool(rejected),
+                is_rejected=bool(rejections),
             )
 
     def _work_not_begun(self, state: FlowState) -> list[str]:
@@ -115,8 +115,8 @@ class WorkStage:
             if budget is None:
                 continue
             tokens, dollars = tokens + (budget.tokens or 0), dollars + (budget.dollars or 0)
-            reserved = CostBudget(tokens=tokens, usd=dollars)
-            if count and any(purse.lacks(reserved) for purse in purses):
+            worst_case = CostBudget(tokens=tokens, usd=dollars)
+            if count and any(purse.lacks(worst_case) for purse in purses):
                 return items[:count]
         return items
 
@@ -133,38 +133,40 @@ class WorkStage:
         if work is None:
             await stage.tell("started")
             entry, verdict = await self._entry_of(stage, state)
-            work = Work(key=key, entry=entry, report=stage.report(entry["summary"]), told=verdict)
+            work = Work(
+                key=key, entry=entry, report=stage.report(entry["summary"]), verdict=verdict
+            )
             await finished_work.write(work, stage)
-        # Only now: what is told as finished is not done again.
-        await stage.tell("failed" if work["entry"]["failure"] else "finished", work["told"])
+        # Only now: what is verdict as finished is not done again.
+        await stage.tell("failed" if work["entry"]["failure"] else "finished", work["verdict"])
         return key, work["entry"], work["report"]
 
     async def _entry_of(
         self, stage: StageRun, state: FlowState
     ) -> tuple[Entry, Mapping[str, object]]:
-        """Return what a worker has brought, or why it has brought nothing; and what is told."""
+        """Return what a worker has brought, or why it has brought nothing; and what is verdict."""
         try:
             summary, transfer = await stage.in_time(partial(self._work, stage, state))
         except GraphBubbleUp:
             raise
         except Exception as error:
             return self.failed(stage, failure_in(error))
-        told = {"passed": True, "confidence": summary.confidence}
+        verdict = {"passed": True, "confidence": summary.confidence}
         values = as_json(summary)
-        return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer), told
+        return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer), verdict
 
     def failed(self, stage: StageRun, problem: StageFailure) -> tuple[Entry, Mapping[str, object]]:
-        """Return the entry of a worker that brings nothing, and what is told of it."""
+        """Return the entry of a worker that brings nothing, and what is verdict of it."""
         stage.note_failure(problem)
         mast = mast_of(problem.failure_class)
-        told = {"passed": False, "problems": [*problem.problems], "mast": mast}
+        verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}
         failure = Failure(
             failure_class=problem.failure_class,
             guard=problem.guard,
             cause=problem.cause,
             is_rejected=problem.is_rejected,
         )
-        return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None), told
+        return Entry(worker=stage.worker, summary=None, failure=failure, transfer=None), verdict
 
     async def _work(self, stage: StageRun, state: FlowState) -> tuple[Summary, str | None]:
         """Let a worker do its brief; return its summary, and the peer that it hands over to."""
@@ -242,8 +244,8 @@ class Work(TypedDict):
     key: str
     entry: Entry
     report: Mapping[str, ReportValues]
-    told: Mapping[str, object]
-    """What is told of its end."""
+    verdict: Mapping[str, object]
+    """What events say of its end."""
 
 
 @dataclass(frozen=True, slots=True)

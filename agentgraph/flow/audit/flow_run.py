@@ -52,10 +52,13 @@ class FlowRun:
 
     @property
     def usage(self) -> Usage:
-        """What the run has used: as its caller was told, else what its model calls come to."""
+        """What the run has used: as its caller was told, else what it has spent so far."""
         figures = (self.exit or {}).get("usage")
-        if isinstance(figures, Mapping):
-            return Usage.from_dict(figures)
+        return Usage.from_dict(figures) if isinstance(figures, Mapping) else self.spend
+
+    @property
+    def spend(self) -> Usage:
+        """What all its model calls come to: those before a human's decision or a kill too."""
         agents = dict.fromkeys(record.agent for record in self.records if record.kind in _SPENDING)
         return Usage.of_parts({agent: self._usage_of(agent) for agent in agents})
 
