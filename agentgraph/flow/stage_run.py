@@ -32,7 +32,6 @@ from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
 from agentgraph.flow.state import ReportValues
 from agentgraph.graphs.task import read_value, task_id_of
 from agentgraph.guards import Decision, Effect, FailureClass, Gate, Guards, Subject
-from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
 from agentgraph.guards.nodes.site import Overdue, Site, inside_stage
@@ -269,13 +268,15 @@ class StageRun:
             evidence = {"validation": result.to_dict()}
             raise StageFailure(failure_class, "gate", result.cause, problems, evidence)
 
-    async def check_hop(self, target: str, text: str) -> None:
-        """Check whether a worker may hand over to a peer with these words."""
-        if self.interceptor is None:
+    def check_hop(self, target: str, hops: int) -> None:
+        """Check whether a worker may hand over to a peer, after so many hops."""
+        if self.site is None:
             return
-        refusal = await self.interceptor.handoff(target, digest(text))
-        if refusal is not None:
-            raise StageFailure("deadlock", refusal.guard, refusal.why)
+        limit, grants = self.site.policy.hops, self.site.account.spending.grants
+        decision = None if limit is None else limit.check(hops, grants)
+        if decision is not None and not decision.allows:
+            raise StageFailure("deadlock", decision.guard, decision.cause)
+        self.site.record("handoff", source=self.site.place.path, target=target, hop=True)
 
     async def admit(self, workers: Sequence[str]) -> Admission:
         """Count the workers that begin now, and say which may not."""

@@ -181,7 +181,7 @@ class WorkStage:
             answer = await stage.answer_of(worker, self._text_for(brief, shown))
             transfer = answer.transfer if answer.transfer in self.workers else None
             if transfer is not None:
-                await stage.check_hop(transfer, answer.text)
+                stage.check_hop(transfer, sum(1 for e in entries.values() if e.get("transfer")))
             value = _value_of(answer) or (f"Handed over to {transfer}." if transfer else "")
             if worker.schema is not None and isinstance(value, str):
                 value = object_in(value)
