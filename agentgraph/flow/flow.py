@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.graph import Graph
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command
+from pydantic import BaseModel
+from typing_extensions import Unpack
 
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of
 from agentgraph.agents.run.inputs import Input
@@ -21,7 +23,7 @@ from agentgraph.flow.build import FlowInPlace, compile_flow
 from agentgraph.flow.display.picture import picture_graph
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.runs import Continuation, FlowRuns
-from agentgraph.flow.spec import FlowSpec
+from agentgraph.flow.spec import FlowFields, FlowSpec
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Effect, Guards
 from agentgraph.outcomes import Interrupt
@@ -29,6 +31,7 @@ from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
 T = TypeVar("T")
+Form = TypeVar("Form", bound=BaseModel)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -49,6 +52,35 @@ class Flow(FlowSpec, Generic[T]):
     can be served, sit in a Team, be a tool, or the worker of another flow. Raises
     `ConfigurationError` with all faults at once.
     """
+
+    if TYPE_CHECKING:  # `dataclass` makes it; this says which `outcome` makes which type
+
+        @overload
+        def __init__(
+            self: Flow[Any],
+            name: str,
+            description: str = "",
+            *,
+            outcome: None = None,
+            **fields: Unpack[FlowFields],
+        ) -> None: ...
+        @overload
+        def __init__(
+            self: Flow[Form],
+            name: str,
+            description: str = "",
+            *,
+            outcome: type[Form],
+            **fields: Unpack[FlowFields],
+        ) -> None: ...
+        def __init__(
+            self,
+            name: str,
+            description: str = "",
+            *,
+            outcome: type[BaseModel] | None = None,
+            **fields: Unpack[FlowFields],
+        ) -> None: ...
 
     def __repr__(self) -> str:
         return f"Flow({self.name!r}, work=[{', '.join(self.workers)}])"

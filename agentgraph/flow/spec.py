@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 from pydantic import BaseModel
+from typing_extensions import TypedDict
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.members import Function, is_participant, member_of, name_of
@@ -23,6 +24,27 @@ Part: TypeAlias = Participant | Graph | Callable[..., Any]
 """Who does a part of a flow: an agent, a team, a flow, a compiled graph, or a function."""
 _PARTS = ("plan", "critic", "aggregate", "validate", "finalize")
 _NODES = frozenset({*STAGES, "plan_gate", "validate_gate", "escalate", "compensate"})
+
+
+class FlowFields(TypedDict, total=False):
+    """The fields of a flow that do not decide on its type, for the signatures of `Flow`."""
+
+    supervisor: Part | None
+    work: Sequence[Part]
+    plan: Part | None
+    critic: Part | None
+    aggregate: Part | None
+    validate: Part | None
+    finalize: Part | None
+    topology: Name | Debate
+    brief: type[Brief]
+    summary: type[Summary]
+    stages: Mapping[str, Stage]
+    oracle: Callable[[Any], Any] | None
+    guards: Guards | Default | None
+    checkpointer: BaseCheckpointSaver[Any] | str | None
+    store: BaseStore | None
+    durability: Literal["sync", "async", "exit"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -139,7 +139,8 @@ class Staff:
 
 def flow_of(topology: str, staff: Staff, **fields: Any) -> Flow[Any]:
     """Return a flow of a topology, whose workers all pay for something."""
-    worker, way, briefs = staff.worker, topology, ("a", "b", "c")
+    worker, way = staff.worker, topology
+    briefs: tuple[str, ...] = ("a", "b", "c")
     match topology:
         case "hierarchical":
             inner: Any = Flow("inner", "works inside", work=[worker("x"), worker("y")])

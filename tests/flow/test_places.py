@@ -148,8 +148,8 @@ def look(what: str) -> str:
 
 def test_all_faults_of_a_flow_are_told_at_once() -> None:
     with pytest.raises(ConfigurationError) as error:
-        Flow("bad name", work=[worker("plan"), worker("x"), worker("x")], outcome=3,  # type: ignore[arg-type]
-             plan=7, stages={"nope": Stage()})  # type: ignore[arg-type] # fmt: skip
+        Flow("bad name", work=[worker("plan"), worker("x"), worker("x")], outcome=3,  # type: ignore[call-overload]
+             plan=7, stages={"nope": Stage()})  # fmt: skip
     faults = "\n".join(error.value.faults)
     for part in (
         "bad name",

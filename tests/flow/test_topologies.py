@@ -119,6 +119,6 @@ async def test_gates_of_workers_hold_in_each_topology(topology: Any) -> None:
 
 def test_unknown_topology_is_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"'supervisor'.*and debate"):
-        Flow("f", work=[worker("a")], topology="ring")  # type: ignore[arg-type]
+        Flow("f", work=[worker("a")], topology="ring")  # type: ignore[call-overload]
     with pytest.raises(ConfigurationError, match="give 1 or more"):
         debate(rounds=0)
