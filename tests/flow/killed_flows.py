@@ -140,7 +140,7 @@ class Staff:
 def flow_of(topology: str, staff: Staff, **fields: Any) -> Flow[Any]:
     """Return a flow of a topology, whose workers all pay for something."""
     worker, way = staff.worker, topology
-    briefs: tuple[str, ...] = ("a", "b", "c")
+    briefs: tuple[str, ...] = ("a",) if topology == "handoff" else ("a", "b", "c")
     match topology:
         case "hierarchical":
             inner: Any = Flow("inner", "works inside", work=[worker("x"), worker("y")])
@@ -151,7 +151,7 @@ def flow_of(topology: str, staff: Staff, **fields: Any) -> Flow[Any]:
             )  # fmt: skip
             work, briefs = [inner, boss, worker("a")], ("inner", "boss", "a")
         case "handoff":
-            work, briefs = [worker("a", "b"), worker("b", "c"), worker("c")], ("a",)
+            work = [worker("a", "b"), worker("b", "c"), worker("c")]
         case _:
             work = [worker("a"), worker("b"), worker("c")]
     rules: Any = debate(rounds=2) if way == "debate" else way
