@@ -14,7 +14,7 @@ FAILED = 1
 """The status of a run that has failed, or that was aborted."""
 USAGE_ERROR = 2
 """The status of a command that was called wrongly or cannot do its work."""
-WAITING = 3
+OPEN_QUESTION = 3
 """The status of a run that waits for a human's decision."""
 INTERRUPTED = 130
 """The status after Ctrl-C, as in shells: 128 plus the number of SIGINT."""

@@ -38,7 +38,7 @@ class Kinds(Generic[K]):
     """What a command works with, and its names in errors."""
 
     types: tuple[type[K], ...]
-    one: str
+    label: str
 
     def holds(self, value: object) -> TypeGuard[K]:
         """Tell whether a value is of one of these types."""
@@ -151,13 +151,13 @@ def _as_kind(value: object, kinds: Kinds[K]) -> K:
     if kinds.holds(value):
         return value
     if not callable(value):
-        raise _Fault(f"this is no {kinds.one} but {_kind(value)}")
+        raise _Fault(f"this is no {kinds.label} but {_kind(value)}")
     result = _call(value, kinds)
     if inspect.iscoroutine(result):
         result.close()
-        raise _Fault(f"this is an async function: it has to return an {kinds.one} at once")
+        raise _Fault(f"this is an async function: it has to return an {kinds.label} at once")
     if not kinds.holds(result):
-        raise _Fault(f"calling it returned no {kinds.one} but {_kind(result)}")
+        raise _Fault(f"calling it returned no {kinds.label} but {_kind(result)}")
     return result
 
 
@@ -169,7 +169,7 @@ def _call(function: Callable[[], object], kinds: Kinds[K]) -> object:
         pass  # a built-in without a signature: the call itself decides
     except TypeError as error:
         raise _Fault(
-            f"this is no {kinds.one} but {_kind(function)} "
+            f"this is no {kinds.label} but {_kind(function)} "
             f"that cannot be called without arguments: {error}"
         ) from None
     try:

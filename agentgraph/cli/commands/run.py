@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from agentgraph.cli.exits import FAILED, INTERRUPTED, WAITING, errors_reported, fail
+from agentgraph.cli.exits import FAILED, INTERRUPTED, OPEN_QUESTION, errors_reported, fail
 from agentgraph.clock import new_id
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ def run(
     from agentgraph.cli.terminal.run_output import output_for
 
     with errors_reported():
-        [found] = load_all([target], TARGETS)
-        work = _work_of(found, thread or new_id(), store)
-        output = output_for(found, as_json=as_json)
+        [participant] = load_all([target], TARGETS)
+        work = _work_of(participant, thread or new_id(), store)
+        output = output_for(participant, as_json=as_json)
         with asyncio.Runner() as runner:
             try:
                 result = _run(runner, work, output, input)
@@ -65,7 +65,7 @@ _STATUSES: Mapping[str, int] = {
     "finished": 0,
     "aborted": FAILED,
     "failed": FAILED,
-    "waiting": WAITING,
+    "waiting": OPEN_QUESTION,
 }
 
 
@@ -119,16 +119,16 @@ class _Work:
         return {**own, "interrupts": interrupts, "thread_id": self.thread_id}
 
 
-def _work_of(found: Target, thread_id: str, store: str | None) -> _Work:
+def _work_of(participant: Target, thread_id: str, store: str | None) -> _Work:
     """Return what runs, with its store; a team has none, and runs in memory."""
     from agentgraph.cli.stores import with_store
     from agentgraph.sessions import Team
 
-    if not isinstance(found, Team):
-        return _Work(with_store(found, store).agent, thread_id)
+    if not isinstance(participant, Team):
+        return _Work(with_store(participant, store).agent, thread_id)
     if store is not None:
         fail("--store: a team runs in memory here; `agentgraph serve` keeps its sessions")
-    return _Work(found, thread_id)
+    return _Work(participant, thread_id)
 
 
 def _run(runner: asyncio.Runner, work: _Work, output: RunOutput, input: str) -> dict[str, Any]:

@@ -91,9 +91,9 @@ class FlowTree:
                 if not place[3]:
                     below = branch.add(self._line(place))
                     for worker in (p for p in stages if p[2] == place[2] and p[3]):
-                        nested = below.add(self._line(worker))
+                        line = below.add(self._line(worker))
                         if attempt == attempts[-1]:
-                            self._draw(nested, f"{flow}/{worker[2]}/{worker[3]}")
+                            self._draw(line, f"{flow}/{worker[2]}/{worker[3]}")
 
     def _line(self, place: _Place) -> Text:
         row = self._rows[place]
