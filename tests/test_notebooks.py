@@ -152,7 +152,7 @@ def claims_of_flows(shown: Outputs) -> None:
     assert "flow finished" in result and "<svg" in result
     assert "1 validate  ['name a source']\n" in shown["read"][0].text
     assert "finished 1 title='Tides'" in shown["read"][0].text
-    assert "1 validate  replanned name a source\n" in shown["stream"][0].text
+    assert "1 validate  replanned ['name a source']\n" in shown["stream"][0].text
     assert [line.split()[:3] for line in shown["gates"][0].text.splitlines()] == [
         ["interactive", "aborted,", "1"],
         ["batch", "aborted,", "2"],
