@@ -98,6 +98,7 @@ class FlowNodes:
 
         async def work(stage: StageRun) -> Command[Any]:
             plan, entries = self.work.plan_in(state), self.work.entries_in(state)
+            stage.is_part = bool(entries)
             if not entries:
                 await stage.check_before(as_json(plan))
             wave = self.work.wave(stage, self.work.topology.due(plan, entries), self.stages)
@@ -340,6 +341,7 @@ class FlowNodes:
     ) -> Command[Any]:
         """Run a stage, or the gate behind it, and go where it leads to."""
         stage = self._stage(name, state, config)
+        stage.is_part = is_gate
         await stage.catch_up(config)
         command = await self._command_of(stage, state, work, begin, is_gate=is_gate)
         await stage.record(cast("dict[str, Any]", command.update or {}), config)

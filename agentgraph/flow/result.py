@@ -12,7 +12,7 @@ from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.audit.flow_run import FlowRun, flow_runs, outermost
 from agentgraph.flow.audit.picture import picture_of_stages, table_of_stages
-from agentgraph.flow.audit.stage_report import StageReport
+from agentgraph.flow.audit.stage_report import StageReport, reports_of
 from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage
@@ -83,8 +83,7 @@ class FlowResult(Generic[T]):
         if not is_over:
             end = {"status": "waiting", "reason": ""}
         value = end.get("outcome")
-        reports = sorted((values.get("reports") or {}).items())
-        stages = tuple(StageReport.of_values(report) for _, report in reports)
+        stages = reports_of(values.get("reports") or {})
         fields.setdefault("usage", _usage_of(stages))
         return FlowResult(
             status=end.get("status", "aborted"),

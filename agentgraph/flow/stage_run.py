@@ -132,6 +132,8 @@ class StageRun:
     """The guards, None without any."""
     visit: str = ""
     """Identifies the visit to the flow, where one turn may visit it several times."""
+    is_part: bool = False
+    """Whether it belongs to the run before it: the gate of a stage, or a further wave of work."""
     started_at: float = field(default_factory=lambda: clock().wall())
     verdicts: list[ValidationResult] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
@@ -374,6 +376,7 @@ class StageRun:
             "usage": self.usage.to_dict(),
             "verdicts": [_values_of(verdict) for verdict in self.verdicts],
             "output": output,
+            "is_part": self.is_part,
         }
         return {key: values}
 

@@ -31,6 +31,8 @@ class ReportValues(TypedDict):
     usage: dict[str, Any]
     verdicts: list[dict[str, Any]]
     output: Any
+    is_part: bool
+    """Whether it belongs to the report before it, of the stage whose gate or next wave it is."""
 
 
 class Ask(TypedDict):

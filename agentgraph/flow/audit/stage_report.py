@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from agentgraph.usage import Usage
@@ -49,6 +49,16 @@ class StageReport:
         own = {name: values[name] for name in _PLAIN}
         return cls(**own, usage=Usage.from_dict(values["usage"]), verdicts=verdicts)
 
+    def with_part(self, part: StageReport) -> StageReport:
+        """Return the report with that of the stage's gate, or of a further wave of its work."""
+        return replace(
+            self,
+            seconds=self.seconds + part.seconds,
+            usage=self.usage.plus(part.usage),
+            verdicts=(*self.verdicts, *part.verdicts),
+            output=self.output if part.output is None else part.output,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON has it, if its output is JSON."""
         verdicts = [asdict(verdict) for verdict in self.verdicts]
@@ -59,3 +69,26 @@ class StageReport:
     def passed(self) -> bool:
         """Whether all checks at its gates have passed."""
         return all(verdict.passed for verdict in self.verdicts)
+
+
+def reports_of(reports: Mapping[str, Mapping[str, Any]]) -> tuple[StageReport, ...]:
+    """Return the reports of the stages in the order in which they began, gates with their stages.
+
+    `reports` are those of the flow's state, or of an audit, by their keys.
+    """
+    whole: list[StageReport] = []
+    for _, values in sorted(reports.items()):
+        report = StageReport.of_values(values)
+        at = _place_of(report, whole) if values.get("is_part") else None
+        if at is None:
+            whole.append(report)
+        else:
+            whole[at] = whole[at].with_part(report)
+    return tuple(whole)
+
+
+def _place_of(part: StageReport, reports: list[StageReport]) -> int | None:
+    """Return the place of the last report of the same stage, None where there is none."""
+    about = part.stage, part.attempt, part.worker
+    places = [at for at, r in enumerate(reports) if (r.stage, r.attempt, r.worker) == about]
+    return places[-1] if places else None
