@@ -27,7 +27,7 @@ from agentgraph.agents.spec.output import Form, StoredAnswer, Strategy
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.agents.spec.toolset import tool_names_of
 from agentgraph.agents.spec.tree import history_sizes_of, names_of
-from agentgraph.blocking import background_loop, run_sync
+from agentgraph.blocking import iterate_sync, run_sync
 from agentgraph.errors import ConfigurationError, suggestion
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import PublicGraph, with_substitute
@@ -233,20 +233,7 @@ class Agent(AgentSpec, Generic[Output]):
         config: RunnableConfig | None = None,
     ) -> Iterator[AnyEvent]:
         """Answer, and yield all that happens as events."""
-        events = self._runner.stream(input, thread_id, context, config)
-
-        async def next_event() -> AnyEvent | None:
-            return await anext(events, None)
-
-        async def close() -> None:
-            await events.aclose()
-
-        with background_loop() as loop:  # one loop for all: the run goes on between two events
-            try:
-                while (event := run_sync(next_event(), loop)) is not None:
-                    yield event
-            finally:
-                run_sync(close(), loop)
+        return iterate_sync(self._runner.stream(input, thread_id, context, config))
 
     def resume(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar, copy_context
@@ -11,7 +11,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
-from agentgraph.blocking.loops import BackgroundLoop, loops, threads
+from agentgraph.blocking.loops import BackgroundLoop, background_loop, loops, threads
 from agentgraph.contexts import scope
 from agentgraph.errors import AgentGraphError
 from agentgraph.timeouts import without_limits
@@ -62,6 +62,26 @@ async def in_caller(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         except asyncio.CancelledError:
             calls.cancel()
             raise
+
+
+def iterate_sync(items: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield what an asynchronous generator yields; closing this iterator closes the generator."""
+
+    async def next_item() -> tuple[T] | None:
+        try:
+            return (await anext(items),)
+        except StopAsyncIteration:
+            return None
+
+    async def close() -> None:
+        await items.aclose()
+
+    with background_loop() as loop:  # one loop for all: the work goes on between two items
+        try:
+            while (item := run_sync(next_item(), loop)) is not None:
+                yield item[0]
+        finally:
+            run_sync(close(), loop)
 
 
 async def on_loop_of_stores(work: Coroutine[Any, Any, T]) -> T:

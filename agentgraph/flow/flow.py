@@ -17,12 +17,13 @@ from typing_extensions import Unpack
 
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of
 from agentgraph.agents.run.inputs import Input
+from agentgraph.agents.run.runner import Continuation
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
-from agentgraph.blocking import background_loop, run_sync
+from agentgraph.blocking import iterate_sync, run_sync
 from agentgraph.flow.build import FlowInPlace, compile_flow
-from agentgraph.flow.display.picture import picture_graph
+from agentgraph.flow.display.flow_picture import picture_graph
 from agentgraph.flow.result import FlowResult
-from agentgraph.flow.runs import Continuation, FlowRuns
+from agentgraph.flow.runs import FlowRuns
 from agentgraph.flow.spec import FlowFields, FlowSpec
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Effect, Guards
@@ -207,20 +208,7 @@ class Flow(FlowSpec, Generic[T]):
         config: RunnableConfig | None = None,
     ) -> Iterator[AnyEvent]:
         """Run a task, and yield all that happens as events."""
-        events = self._runs.stream(input, thread_id, context, config)
-
-        async def next_event() -> AnyEvent | None:
-            return await anext(events, None)
-
-        async def close() -> None:
-            await events.aclose()
-
-        with background_loop() as loop:
-            try:
-                while (event := run_sync(next_event(), loop)) is not None:
-                    yield event
-            finally:
-                run_sync(close(), loop)
+        return iterate_sync(self._runs.stream(input, thread_id, context, config))
 
     def resume(
         self,

@@ -27,6 +27,7 @@ from agentgraph.agents import Agent
 from agentgraph.agents.build import compile_root
 from agentgraph.agents.run.inputs import Block
 from agentgraph.agents.spec.output import json_in
+from agentgraph.agents.spec.tools import transfer_tool_name
 from agentgraph.blocking import in_thread
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.compiled import AnyCompiledGraph
@@ -178,14 +179,14 @@ class Member:
                     run.record_usage_of(self.name, message)
 
 
-TRANSFER = "transfer_to_"
+_TRANSFER = transfer_tool_name("")
 
 
 def _transfer_in(messages: Sequence[Any]) -> str:
     """Return the peer to which the last message hands over, "" where it answers."""
     answers = [m for m in messages if isinstance(m, AIMessage)]
     names = [call["name"] for call in answers[-1].tool_calls] if answers else []
-    moves = [name.removeprefix(TRANSFER) for name in names if name.startswith(TRANSFER)]
+    moves = [name.removeprefix(_TRANSFER) for name in names if name.startswith(_TRANSFER)]
     return moves[0] if moves else ""
 
 
@@ -197,7 +198,7 @@ def transfer_tool(peer: str, description: str) -> BaseTool:
 
     about = f" {peer}: {description}" if description else ""
     text = f"Hand the work over to {peer}, who goes on with it.{about}"
-    return StructuredTool.from_function(transfer, name=f"{TRANSFER}{peer}", description=text)
+    return StructuredTool.from_function(transfer, name=transfer_tool_name(peer), description=text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pydantic import BaseModel, TypeAdapter
 from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.audit.flow_run import FlowRun, flow_runs, outermost
-from agentgraph.flow.audit.picture import picture_of_stages, table_of_stages
 from agentgraph.flow.audit.stage_report import StageReport, reports_of
+from agentgraph.flow.display.run_picture import picture_of_stages, table_of_stages
 from agentgraph.guards import FailureClass, Record
 from agentgraph.outcomes import Interrupt
 from agentgraph.usage import Usage

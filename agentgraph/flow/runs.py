@@ -23,8 +23,9 @@ from agentgraph.agents.run.decisions import (
 from agentgraph.agents.run.inputs import Input, decisions_of, messages_of
 from agentgraph.agents.run.recovery import is_finished
 from agentgraph.agents.run.reply import questions_of
+from agentgraph.agents.run.runner import Continuation, new_run
 from agentgraph.agents.run.threads import queues_of, thread_config, turn_id_of
-from agentgraph.clock import clock, new_id
+from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, RoutingError, kind_of
 from agentgraph.flow.audit.flow_run import judge
 from agentgraph.flow.result import FlowResult
@@ -51,10 +52,6 @@ from agentgraph.running import Run, inside_run
 from agentgraph.stream import AnyEvent, FinalStateEvent, InterruptEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 from agentgraph.usage import Usage
-
-
-class Continuation:
-    """Stands for an input where a run that was cut off is to go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +83,7 @@ class FlowRuns:
         config: RunnableConfig | None,
     ) -> FlowResult[Any]:
         """Run an input to its end, or to its questions, once the thread is free."""
-        run, run_config = self._new_run(thread_id, config)
+        run, run_config = new_run(thread_id, config, self._queues)
         return await self._answer_on(run, input, context, run_config)
 
     def stream(
@@ -99,7 +96,7 @@ class FlowRuns:
         """Run an input and yield its events; closing the generator cancels the run."""
 
         async def produce(put_event: PutEvent) -> None:
-            run, run_config = self._new_run(thread_id, config)
+            run, run_config = new_run(thread_id, config, self._queues)
             emitter = EventEmitter(run, self._flow.name, put_event)
             run_config = merge_configs(run_config, {"callbacks": [ModelCallbacks(emitter)]})
             try:
@@ -173,17 +170,6 @@ class FlowRuns:
                 "judge a flow that has ended, by a flow with the same sink",
                 code="not_ended",
             )
-
-    def _new_run(
-        self, thread_id: str | None, config: RunnableConfig | None
-    ) -> tuple[Run, RunnableConfig]:
-        values = (config or {}).get("configurable", {})
-        thread_id = thread_id or str(values.get("thread_id") or new_id())
-        run_config: RunnableConfig = {
-            **(config or {}),
-            "configurable": {**values, "thread_id": thread_id},
-        }
-        return Run(new_id(), thread_id, self._queues), run_config
 
     async def _answer_on(
         self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig

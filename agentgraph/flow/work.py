@@ -137,14 +137,14 @@ class WorkStage:
                 key=key, entry=entry, report=stage.report(entry["summary"]), verdict=verdict
             )
             await finished_work.write(work, stage)
-        # Only now: what is verdict as finished is not done again.
+        # Only now: work that events tell as finished is never done again.
         await stage.tell("failed" if work["entry"]["failure"] else "finished", work["verdict"])
         return key, work["entry"], work["report"]
 
     async def _entry_of(
         self, stage: StageRun, state: FlowState
     ) -> tuple[Entry, Mapping[str, object]]:
-        """Return what a worker has brought, or why it has brought nothing; and what is verdict."""
+        """Return what a worker has brought, or why nothing, and the verdict that events tell."""
         try:
             summary, transfer = await stage.in_time(partial(self._work, stage, state))
         except GraphBubbleUp:
@@ -156,7 +156,7 @@ class WorkStage:
         return Entry(worker=stage.worker, summary=values, failure=None, transfer=transfer), verdict
 
     def failed(self, stage: StageRun, problem: StageFailure) -> tuple[Entry, Mapping[str, object]]:
-        """Return the entry of a worker that brings nothing, and what is verdict of it."""
+        """Return the entry of a worker that brings nothing, and the verdict that events tell."""
         stage.note_failure(problem)
         mast = mast_of(problem.failure_class)
         verdict = {"passed": False, "problems": [*problem.problems], "mast": mast}

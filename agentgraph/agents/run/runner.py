@@ -30,7 +30,7 @@ from agentgraph.agents.run.reply import (
     questions_of,
     reply_to,
 )
-from agentgraph.agents.run.threads import Threads, turn_id_of
+from agentgraph.agents.run.threads import ThreadQueues, Threads, turn_id_of
 from agentgraph.agents.spec.agent_spec import AgentSpec
 from agentgraph.clock import new_id
 from agentgraph.errors import (
@@ -62,6 +62,19 @@ from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_str
 
 class Continuation:
     """Stands for an input where a run that was cut off is to go on."""
+
+
+def new_run(
+    thread_id: str | None, config: RunnableConfig | None, owner: ThreadQueues
+) -> tuple[Run, RunnableConfig]:
+    """Return a run on a thread, by default on that of the config or on a new one."""
+    configurable = (config or {}).get("configurable", {})
+    thread_id = thread_id or str(configurable.get("thread_id") or new_id())
+    run_config: RunnableConfig = {
+        **(config or {}),
+        "configurable": {**configurable, "thread_id": thread_id},
+    }
+    return Run(new_id(), thread_id, owner), run_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +128,7 @@ class Runner:
         Raises `AgentGraphError("inside_run")` where the run would wait for itself: for a
         run around it, or through other runs.
         """
-        run, config = self._new_run(thread_id, config)
+        run, config = new_run(thread_id, config, self._threads.queues)
         async with self._threads.hold(run):
             return await self._turn(run, input, context, config)
 
@@ -128,7 +141,7 @@ class Runner:
         """
 
         async def produce(put_event: PutEvent) -> None:
-            run, run_config = self._new_run(thread_id, config)
+            run, run_config = new_run(thread_id, config, self._threads.queues)
             emitter = EventEmitter(run, self._agent.name, put_event)
             run_config = merge_configs(run_config, {"callbacks": [ModelCallbacks(emitter)]})
             try:
@@ -156,17 +169,6 @@ class Runner:
     async def forget(self, thread_id: str) -> None:
         """Delete a thread."""
         await self._threads.forget(thread_id)
-
-    def _new_run(
-        self, thread_id: str | None, config: RunnableConfig | None
-    ) -> tuple[Run, RunnableConfig]:
-        configurable = (config or {}).get("configurable", {})
-        thread_id = thread_id or str(configurable.get("thread_id") or new_id())
-        run_config: RunnableConfig = {
-            **(config or {}),
-            "configurable": {**configurable, "thread_id": thread_id},
-        }
-        return Run(new_id(), thread_id, self._threads.queues), run_config
 
     async def _turn(
         self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig

@@ -211,6 +211,8 @@ class Site:
         if pending_writes is None or pending_writes.namespace in account.recalled_levels:
             return
         account.recalled_levels.add(pending_writes.namespace)
+        if not pending_writes.may_have_run:
+            return
         for memories in await pending_writes.read(MEMORY_CHANNEL):
             account.extra.merge(memories)
 
