@@ -56,24 +56,6 @@ class Usage:
             parts,
         )
 
-    def plus(self, other: Usage) -> Usage:
-        """Return the sum of two, in all and by agent."""
-        names = {**self.by_agent, **other.by_agent}
-        none = Usage()
-        by_agent = {
-            name: self.by_agent.get(name, none).plus(other.by_agent.get(name, none))
-            for name in names
-        }
-        costs = [part.cost for part in (self, other) if part.total_tokens]
-        prices = [cost for cost in costs if cost is not None]
-        return Usage(
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.total_tokens + other.total_tokens,
-            sum(prices, Decimal(0)) if prices and len(prices) == len(costs) else None,
-            by_agent,
-        )
-
     @classmethod
     def of_records(cls, records: Iterable[Mapping[str, Mapping[str, Any]]]) -> Usage:
         """Sum up records by agent, as packets carry them."""

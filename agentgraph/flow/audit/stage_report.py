@@ -54,7 +54,7 @@ class StageReport:
         return replace(
             self,
             seconds=self.seconds + part.seconds,
-            usage=self.usage.plus(part.usage),
+            usage=Usage.sum([self.usage, part.usage]),
             verdicts=(*self.verdicts, *part.verdicts),
             output=self.output if part.output is None else part.output,
         )
