@@ -13,7 +13,7 @@ from agentgraph.guards import Gate, Subject
 from agentgraph.testing import ScriptedModel, Turn, call
 from tests.server.live_server import lookup, serving
 
-SECRET = "The code is 4711."
+SECRET = "The code is PIN4711."
 
 
 def discreet(subject: Subject) -> bool:
@@ -61,12 +61,12 @@ async def test_what_a_gate_refuses_is_not_on_the_wire(shape: str, path: str) -> 
         answer = await client.post(f"/agents/Solo/{path}", json={"prompt": "hi", "thread_id": "t"})
         thread = await client.get("/agents/Solo/threads/t")
     assert "I may not say." in answer.text
-    assert "4711" not in answer.text
-    assert "4711" not in thread.text
+    assert "PIN4711" not in answer.text
+    assert "PIN4711" not in thread.text
 
 
 async def test_what_a_gate_allows_is_on_the_wire() -> None:
     agent = alone().replace(guards=Guards.interactive())
     async with serving(agent) as client:
         answer = await client.post("/agents/Solo/stream-completion", json={"prompt": "hi"})
-    assert "4711" in answer.text
+    assert "PIN4711" in answer.text

@@ -25,7 +25,7 @@ from agentgraph.routing import (
 from agentgraph.stream import AIMessageEvent, Event, FinalStateEvent, InterruptEvent, TokenEvent
 from agentgraph.testing import ScriptedModel, Turn, call
 
-SECRET = "The code is 4711."
+SECRET = "The code is PIN4711."
 
 
 def discreet(subject: Subject) -> bool:
@@ -203,4 +203,4 @@ async def test_a_reader_of_a_session_meanwhile_sees_no_text_that_a_gate_refuses(
         await session.close()
         await reader
     assert any("I may not say." in part for part in seen)
-    assert not any("4711" in part for part in seen)
+    assert not any("PIN4711" in part for part in seen)
