@@ -265,7 +265,7 @@ async def session(profiler: Profiler, folder: Path) -> None:
 async def server(profiler: Profiler, folder: Path) -> None:
     """Answer a prompt over HTTP as server-sent events, without guards."""
     agent = Agent("Solo", model=ScriptedModel(["It is lost."] * _RUNS_EACH), guards=None)
-    app = create_app(agent, store="memory", api_keys=[])
+    app = create_app(agent, store="memory")
     async with (
         app.router.lifespan_context(app),
         httpx.AsyncClient(

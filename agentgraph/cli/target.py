@@ -17,16 +17,19 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, TypeAlias, TypeGuard, TypeVar
 
+from langgraph.graph.state import CompiledStateGraph
+
 from agentgraph.agents import Agent
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow import Flow
+from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.sessions import Team
 
-Served: TypeAlias = Agent[Any] | Flow[Any]
-"""What can be served."""
 Target: TypeAlias = Agent[Any] | Flow[Any] | Team
 """What can be run."""
-K = TypeVar("K", bound=Target)
+Served: TypeAlias = Target | AnyCompiledGraph
+"""What can be served."""
+K = TypeVar("K", bound=Served)
 
 
 class _Fault(Exception):
@@ -46,7 +49,9 @@ class Kinds(Generic[K]):
 
 
 AGENTS: Kinds[Agent[Any]] = Kinds((Agent,), "Agent")
-SERVED: Kinds[Served] = Kinds((Agent, Flow), "Agent or Flow")
+SERVED: Kinds[Served] = Kinds(
+    (Agent, Flow, Team, CompiledStateGraph), "Agent, Flow, Team or compiled graph"
+)
 TARGETS: Kinds[Target] = Kinds((Agent, Flow, Team), "Agent, Flow or Team")
 
 

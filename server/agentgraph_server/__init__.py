@@ -6,6 +6,8 @@ runs the agent; `sse` writes a stream of events. `problems` turns all errors int
 """
 
 from agentgraph_server.app import create_app
+from agentgraph_server.principals.principal import Principal
 from agentgraph_server.server import serve
+from agentgraph_server.settings import Settings
 
-__all__ = ["create_app", "serve"]
+__all__ = ["Principal", "Settings", "create_app", "serve"]

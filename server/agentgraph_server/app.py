@@ -1,63 +1,92 @@
-"""The FastAPI application: routes, access control, stores."""
+"""The FastAPI application: routes, principals, the hub and the stores."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
 from agentgraph import __version__
+from agentgraph.sessions import Hub
 from agentgraph.storage import LazySaver, lasting_url
-from agentgraph_server.access import AccessControl, keys_from
-from agentgraph_server.catalogue import Catalogue, Served
+from agentgraph_server.agents import routes as agents
+from agentgraph_server.agents.catalogue import Catalogue
+from agentgraph_server.api import decisions, runs, sessions
+from agentgraph_server.api import served as served_routes
+from agentgraph_server.api.served import Served, served_by_name
+from agentgraph_server.principals.access_control import AccessControl
+from agentgraph_server.principals.principal import Auth, key_auth
 from agentgraph_server.problems import answer_problems
-from agentgraph_server.routes import router
+from agentgraph_server.settings import Settings
 
 
 def create_app(
-    *agents: Served, store: str | None = None, api_keys: Iterable[str] | None = None
+    *served: Served,
+    store: str | None = None,
+    auth: Auth | None = None,
+    settings: Settings | None = None,
 ) -> FastAPI:
-    """Make the application that serves agents and flows.
+    """Make the application that serves agents, teams, flows and graphs.
 
-    `store` holds the threads of agents without a checkpointer; by default it is `POSTGRES_URL`,
-    else a SQLite file in the working directory. `api_keys` default to those of
-    `AGENTGRAPH_API_KEYS`, separated by commas; without any, only this machine may ask. Raises
-    `ConfigurationError` if two agents have the same name, or a store's URL cannot be used.
+    `store` holds the sessions; by default it is that of the settings, else `POSTGRES_URL`, else a
+    SQLite file in the working directory. `auth` returns the `Principal` that sends a request; by
+    default the API keys of the settings do. Without any of both, only this machine may ask.
+
+    Raises `ConfigurationError` if two that are served have the same name, if one of them cannot be
+    served, or if a setting or a store's URL cannot be used.
 
         app = create_app(support, store="memory")  # uvicorn runs it
     """
-    keys = keys_from(api_keys)
-    catalogue = Catalogue(agents, store or lasting_url())
+    settings = settings or Settings()
+    url = store or settings.store or lasting_url()
+    if auth is None and settings.api_keys:
+        auth = key_auth(settings.api_keys)
     app = FastAPI(
         title="agentgraph",
         version=__version__,
-        description="Agents that answer over HTTP, at once or as a stream of events.",
+        description="Agents, teams and flows that answer over HTTP, at once or as they work.",
         lifespan=_open_while_serving,
     )
-    app.state.catalogue = catalogue
-    app.include_router(router)
-    app.add_middleware(AccessControl, keys=keys)
+    app.state.url = url
+    app.state.hub = None
+    app.state.settings = settings
+    app.state.catalogue = Catalogue(served, url)
+    app.state.served = served_by_name(served)
+    for module in (served_routes, sessions, runs, decisions, agents):
+        app.include_router(module.router)
+    app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body)
     answer_problems(app)
     return app
 
 
 async def open_stores(app: FastAPI) -> None:
-    """Open the stores of all agents; raise `StorageError` if one cannot be reached."""
+    """Open the hub and the stores, once; raise `StorageError` if one cannot be reached."""
     for saver in _lazy_savers(app.state.catalogue):
         await saver.aopen()
+    if app.state.hub is None:
+        app.state.hub = await Hub.open(app.state.url, serve=[*app.state.served.values()])
+
+
+async def _close_stores(app: FastAPI) -> None:
+    try:
+        hub, app.state.hub = app.state.hub, None
+        if hub is not None:
+            await hub.aclose()
+    finally:
+        for saver in _lazy_savers(app.state.catalogue):
+            await saver.aclose()
 
 
 @asynccontextmanager
 async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
-    """Open the stores at the start, and close them at the end."""
+    """Open the hub and the stores at the start, and close them at the end."""
     try:
         # Not at the first request: a server that cannot reach its store must not start.
         await open_stores(app)
         yield
     finally:
-        for saver in _lazy_savers(app.state.catalogue):
-            await saver.aclose()
+        await _close_stores(app)
 
 
 def _lazy_savers(catalogue: Catalogue) -> list[LazySaver]:

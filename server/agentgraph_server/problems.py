@@ -18,17 +18,20 @@ from starlette.exceptions import HTTPException
 
 from agentgraph.errors import (
     AgentGraphError,
+    ConfigurationError,
     GuardStopped,
     ModelError,
     RoutingError,
+    SessionError,
     StorageError,
 )
-from agentgraph_server.catalogue import ThreadBusy, UnknownAgent, UnknownThread
+from agentgraph_server.agents.catalogue import ThreadBusy, UnknownAgent, UnknownThread
 from agentgraph_server.disconnects import ClientDisconnected, ServerStopping
 
 MEDIA_TYPE = "application/problem+json"
 
 _STATUS: Mapping[type[AgentGraphError], int] = {
+    SessionError: 409,
     UnknownAgent: 404,
     UnknownThread: 404,
     ThreadBusy: 409,
@@ -37,6 +40,28 @@ _STATUS: Mapping[type[AgentGraphError], int] = {
     ModelError: 502,
     StorageError: 503,
     ServerStopping: 503,
+}
+
+
+_STATUS_OF_CODES: Mapping[str, int] = {
+    "context": 422,
+    "draft": 422,
+    "forbidden": 403,
+    "hub_closed": 503,
+    "invite_rejected": 409,
+    "payload": 422,
+    "quarantined": 503,
+    "reserved_type": 422,
+    "session": 422,
+    "sessions": 422,
+    "stale_owner": 503,
+    "unknown_agent": 404,
+    "unknown_interrupt": 404,
+    "unknown_run": 404,
+    "unknown_sequence": 404,
+    "unknown_served": 404,
+    "unknown_session": 404,
+    "unknown_team": 404,
 }
 
 
@@ -111,10 +136,18 @@ async def _refusal(request: Request, error: Exception) -> Response:
 async def _failure(request: Request, error: Exception) -> Response:
     """Respond to an error of agentgraph with the status of its class."""
     assert isinstance(error, AgentGraphError)
-    statuses = (status for kind, status in _STATUS.items() if isinstance(error, kind))
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
     detail = error.public if isinstance(error, ModelError) else str(error)
-    return problem_response(next(statuses, 500), detail, error.code, headers=headers)
+    faults = error.faults if isinstance(error, ConfigurationError) else ()
+    errors = [Fault(pointer="#", detail=fault) for fault in faults]
+    status = _status_of(error)
+    return problem_response(status, detail, error.code, errors=errors, headers=headers)
+
+
+def _status_of(error: AgentGraphError) -> int:
+    if error.code in _STATUS_OF_CODES and not isinstance(error, RoutingError):
+        return _STATUS_OF_CODES[error.code]
+    return next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 500)
 
 
 async def _no_reader(request: Request, error: Exception) -> Response:

@@ -10,22 +10,29 @@ import uvicorn
 from fastapi import FastAPI
 
 from agentgraph.errors import ConfigurationError
-from agentgraph_server.access import ENV_KEYS, is_loopback, keys_from
+from agentgraph_server.api.served import Served
 from agentgraph_server.app import create_app, open_stores
-from agentgraph_server.catalogue import Served
+from agentgraph_server.principals.access_control import is_loopback
+from agentgraph_server.principals.principal import Auth
+from agentgraph_server.settings import ENV_KEYS, Settings
 
 GRACE_S = 10
 """How long requests may take to end after a signal; then they are cancelled."""
 
 
 def serve(
-    *agents: Served, host: str = "127.0.0.1", port: int = 8000, store: str | None = None
+    *served: Served,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    store: str | None = None,
+    auth: Auth | None = None,
+    settings: Settings | None = None,
 ) -> None:
-    """Serve agents and flows until a signal stops the server.
+    """Serve agents, teams, flows and graphs until a signal stops the server.
 
-    Raises `ConfigurationError` if other machines can reach `host` but no API keys are set.
+    Raises `ConfigurationError` if other machines can reach `host` but anybody may ask.
     """
-    make_server(*agents, host=host, port=port, store=store).run()
+    make_server(*served, host=host, port=port, store=store, auth=auth, settings=settings).run()
 
 
 class _Server(uvicorn.Server):
@@ -46,21 +53,30 @@ class _Server(uvicorn.Server):
 
 
 def make_server(
-    *agents: Served,
+    *served: Served,
     host: str = "127.0.0.1",
     port: int = 8000,
     store: str | None = None,
-    log_level: str = "info",
+    auth: Auth | None = None,
+    settings: Settings | None = None,
+    log_level: str | None = None,
 ) -> uvicorn.Server:
     """Return the server that `serve` runs, not yet listening; its `run` blocks.
 
-    Raises `ConfigurationError` if other machines can reach `host` but no API keys are set, or if
-    the agents cannot be served together.
+    Raises `ConfigurationError` if other machines can reach `host` but anybody may ask, or for what
+    `create_app` cannot serve.
     """
-    if not is_loopback(host) and not keys_from(None):
+    settings = settings or Settings()
+    if not is_loopback(host) and auth is None and not settings.api_keys:
         raise ConfigurationError(
             f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"
         )
-    app = create_app(*agents, store=store)
-    config = uvicorn.Config(app, host, port, log_level=log_level, timeout_graceful_shutdown=GRACE_S)
+    app = create_app(*served, store=store, auth=auth, settings=settings)
+    config = uvicorn.Config(
+        app,
+        host,
+        port,
+        log_level=log_level or settings.log_level,
+        timeout_graceful_shutdown=GRACE_S,
+    )
     return _Server(config, app)

@@ -19,6 +19,8 @@ from agentgraph import Agent, Flow
 from agentgraph.clock import clock
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
+from agentgraph_server.principals.principal import Auth
+from agentgraph_server.settings import Settings
 
 PATIENCE_S = 10.0
 
@@ -32,13 +34,15 @@ class Told(NamedTuple):
 
 @asynccontextmanager
 async def serving(
-    *agents: Agent | Flow[Any],
+    *served: Any,
     store: str = "memory",
     api_keys: Sequence[str] | None = None,
+    auth: Auth | None = None,
     sndbuf: int | None = None,
+    **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve agents on this loop, to a client that knows their address."""
-    server, listening = _server(*agents, store=store, api_keys=api_keys)
+    server, listening = _server(*served, store=store, auth=auth, api_keys=api_keys, **settings)
     if sndbuf is not None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf)
     running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -56,7 +60,7 @@ def serving_in_a_thread(
     *agents: Agent | Flow[Any], api_keys: Sequence[str] | None = None
 ) -> Iterator[str]:
     """Serve agents beside a test that blocks; yield their address."""
-    server, listening = _server(*agents, store="memory", api_keys=api_keys)
+    server, listening = _server(*agents, store="memory", auth=None, api_keys=api_keys)
     url = _url(listening)  # before it is closed
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -68,14 +72,18 @@ def serving_in_a_thread(
 
 
 def _server(
-    *agents: Agent | Flow[Any], store: str, api_keys: Sequence[str] | None
+    *served: Any, store: str, auth: Auth | None, **settings: Any
 ) -> tuple[uvicorn.Server, socket.socket]:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen()  # who comes before the server has started waits
-    app = create_app(*agents, store=store, api_keys=api_keys)
+    app = create_app(*served, store=store, auth=auth, settings=_settings(**settings))
     config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
     return _Server(config), listening
+
+
+def _settings(**values: Any) -> Settings:
+    return Settings(**{name: value for name, value in values.items() if value is not None})
 
 
 class _Server(uvicorn.Server):

@@ -105,7 +105,7 @@ TABLE = {
 async def test_bad_request_is_answered_with_what_is_wrong(request_: Bad) -> None:
     agent = solo("never")
     headers = {"Content-Type": request_.kind} if request_.kind else {}
-    async with serving(agent) as client:
+    async with serving(agent, max_body=1_048_576) as client:
         answer = await client.request(
             request_.method, request_.path, content=request_.body, headers=headers
         )

@@ -94,5 +94,5 @@ async def test_flow_is_described_with_its_workers() -> None:
 
 
 def test_agent_and_flow_of_one_name_are_not_served_together() -> None:
-    with pytest.raises(ConfigurationError, match="two agents are called 'report'"):
+    with pytest.raises(ConfigurationError, match="two that are served are called 'report'"):
         create_app(flow_of(), Agent("report"), store="memory")

@@ -12,11 +12,11 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
 from agentgraph_server.server import make_server
+from agentgraph_server.settings import Settings
 from tests.server.live_server import problem_of, serving, solo
 
 HI = {"prompt": "hi", "thread_id": "t"}
 ROUTES: list[tuple[str, str, dict[str, Any] | None]] = [
-    ("GET", "/health", None),
     ("GET", "/agents", None),
     ("GET", "/agents/Solo", None),
     ("GET", "/agents/Nobody", None),
@@ -86,7 +86,7 @@ async def test_whoever_has_a_key_may_ask(headers: dict[str, str]) -> None:
 async def test_key_need_not_be_ascii() -> None:
     async with serving(solo(), api_keys=["schlüssel"]) as client:
         right, wrong = [
-            await client.get("/health", headers=[(b"x-api-key", key.encode())])
+            await client.get("/agents", headers=[(b"x-api-key", key.encode())])
             for key in ("schlüssel", "schlussel")
         ]
 
@@ -98,7 +98,7 @@ async def test_keys_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("AGENTGRAPH_API_KEYS", " one , ,two,")
     async with serving(solo()) as client:
         statuses = [
-            (await client.get("/health", headers={"X-API-Key": key})).status_code
+            (await client.get("/agents", headers={"X-API-Key": key})).status_code
             for key in ("one", "two", "", ",", "one , ,two,")
         ]
 
@@ -108,7 +108,7 @@ async def test_keys_are_those_of_the_environment(monkeypatch: pytest.MonkeyPatch
 async def test_keys_in_one_text_are_those_between_its_commas() -> None:
     async with serving(solo(), api_keys="one, two") as client:
         statuses = [
-            (await client.get("/health", headers={"X-API-Key": key})).status_code
+            (await client.get("/agents", headers={"X-API-Key": key})).status_code
             for key in ("one", "two", "o", "e", "one, two")
         ]
 
@@ -118,7 +118,7 @@ async def test_keys_in_one_text_are_those_between_its_commas() -> None:
 @pytest.mark.parametrize("blank", ["", " , ", [" "], iter(["", " "])])
 def test_keys_that_are_given_and_blank_are_refused(blank: Iterable[str]) -> None:
     with pytest.raises(ConfigurationError, match="AGENTGRAPH_API_KEYS holds no key"):
-        create_app(solo(), api_keys=blank)
+        create_app(solo(), settings=Settings(api_keys=blank))
 
 
 @pytest.mark.parametrize("blank", ["", " ", ",", " , "])
@@ -147,7 +147,7 @@ async def test_page_that_calls_this_machine_by_a_name_of_its_own_is_refused(host
     agent = solo("never")
     async with serving(agent) as client:
         answers = [
-            await client.get("/health", headers={"Host": host}),
+            await client.get("/agents", headers={"Host": host}),
             await client.post("/agents/Solo/completion", json=HI, headers={"Host": host}),
         ]
 
@@ -163,7 +163,7 @@ async def test_page_that_calls_this_machine_by_a_name_of_its_own_is_refused(host
 )
 async def test_names_of_this_machine_are_answered(host: str) -> None:
     async with serving(solo()) as client:
-        answer = await client.get("/health", headers={"Host": host})
+        answer = await client.get("/agents", headers={"Host": host})
 
     assert answer.status_code == 200
 
@@ -171,7 +171,7 @@ async def test_names_of_this_machine_are_answered(host: str) -> None:
 async def test_with_keys_any_name_is_answered() -> None:
     async with serving(solo(), api_keys=["one"]) as client:
         headers = {"Host": "example.com", "X-API-Key": "one"}
-        answer = await client.get("/health", headers=headers)
+        answer = await client.get("/agents", headers=headers)
 
     assert answer.status_code == 200
 
@@ -189,10 +189,11 @@ async def test_with_keys_any_name_is_answered() -> None:
 async def test_without_keys_only_this_machine_is_answered(
     address: str, keys: list[str] | None, status: int
 ) -> None:
-    app = create_app(solo(), store="memory", api_keys=keys)
+    settings = Settings() if keys is None else Settings(api_keys=keys)
+    app = create_app(solo(), store="memory", settings=settings)
     transport = httpx.ASGITransport(app, client=(address, 1))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-        answer = await client.get("/health", headers={"X-API-Key": "one"})
+        answer = await client.get("/agents", headers={"X-API-Key": "one"})
 
     assert answer.status_code == status
     if status == 403:
@@ -202,7 +203,7 @@ async def test_without_keys_only_this_machine_is_answered(
 @pytest.mark.parametrize("known_as", ["192.168.0.7", "unknown"])
 async def test_whoever_a_proxy_speaks_for_is_no_part_of_this_machine(known_as: str) -> None:
     async with serving(solo()) as client:
-        answer = await client.get("/health", headers={"X-Forwarded-For": known_as})
+        answer = await client.get("/agents", headers={"X-Forwarded-For": known_as})
 
     assert problem_of(answer, 403)["code"] == "forbidden"
 

@@ -126,8 +126,8 @@ async def test_agent_is_described_with_its_tools_its_sub_agents_and_its_graph() 
     ("agents", "why"),
     [
         ([], "nothing to serve"),
-        ([solo("a"), solo("b")], "two agents are called 'Solo'"),
-        (["Solo"], "'Solo' is no Agent"),
+        ([solo("a"), solo("b")], "two that are served are called 'Solo'"),
+        (["Solo"], "'Solo' cannot be served"),
     ],
     ids=["none", "twice", "no agent"],
 )

@@ -1,4 +1,4 @@
-"""`agentgraph graph`: prints the graph of an agent with all its sub-agents, or of a flow."""
+"""`agentgraph graph`: prints the graph of an agent with all its sub-agents, of a flow or of a team."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def graph(
         Path | None, typer.Option(metavar="FILE", help="Write an SVG picture to this file instead.")
     ] = None,
 ) -> None:
-    """Print the graph of an agent or a flow as Mermaid text."""
-    from agentgraph.cli.target import SERVED, load_all
+    """Print the graph of an agent, a flow or a team as Mermaid text."""
+    from agentgraph.cli.target import TARGETS, load_all
 
     with errors_reported():
-        [agent] = load_all([target], SERVED)
+        [agent] = load_all([target], TARGETS)
         if svg is None:
             typer.echo(agent.mermaid())
             return

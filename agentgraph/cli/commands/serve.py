@@ -14,7 +14,7 @@ from agentgraph.cli.exits import errors_reported
 
 
 def serve(
-    targets: Annotated[list[str], typer.Argument(metavar="MODULE:AGENT", show_default=False)],
+    targets: Annotated[list[str], typer.Argument(metavar="MODULE:NAME", show_default=False)],
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on.")] = 8000,
     store: Annotated[
@@ -22,14 +22,14 @@ def serve(
         typer.Option(metavar="URL", help="memory, sqlite:///file.db or postgresql://…"),
     ] = None,
 ) -> None:
-    """Serve agents and flows over HTTP.
+    """Serve agents, teams, flows and graphs over HTTP.
 
     Beyond this machine only with keys, in AGENTGRAPH_API_KEYS.
     """
     from agentgraph.cli.target import SERVED, load_all
 
     with errors_reported(), suppress(KeyboardInterrupt):
-        agents = load_all(targets, SERVED)
+        values = load_all(targets, SERVED)
         import agentgraph_server
 
-        agentgraph_server.serve(*agents, host=host, port=port, store=store)
+        agentgraph_server.serve(*values, host=host, port=port, store=store)

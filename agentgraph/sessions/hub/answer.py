@@ -10,6 +10,7 @@ from pydantic_core import to_jsonable_python
 
 from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ModelError, SessionError
+from agentgraph.guards.mechanisms.escalation import ends_at
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
 from agentgraph.routing.frozen_json import thaw
@@ -30,6 +31,7 @@ from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.input_span import InputSpan
 from agentgraph.sessions.single.messages import decode_message
 from agentgraph.sessions.state.state import SessionState, Status
+from agentgraph.sessions.state.visibility import round_audience
 from agentgraph.sessions.team.inner_session import TURN_ENDS, outcome_of, usage_records
 from agentgraph.usage import Usage
 
@@ -112,9 +114,9 @@ def answer_to(
     """
     state = span.state if span.is_known else present
     reason = state.pending_close_reason if state.is_ended else None
-    failure = _last_failure(span.envelopes)
+    failure = final_failure(span.envelopes)
     if failure is not None and not state.is_ended:
-        reason = _guard_of(failure)
+        reason = guard_of(failure)
         if reason is None:
             raise _error_of(failure, is_visible=may_see(failure))
     question, *later = span.envelopes
@@ -205,12 +207,12 @@ def words_of_end(
     failures = [e for e in envelopes if e.event_data.get("final") is True and _is_failure(e)]
     if reason == "round_failed":
         return _words_of(failures[-1], may_see(failures[-1])) if failures else _UNSEEN
-    stops = [envelope for envelope in failures if _guard_of(envelope) == reason]
+    stops = [envelope for envelope in failures if guard_of(envelope) == reason]
     return _words_of(stops[-1], may_see(stops[-1])) if stops else ""
 
 
 def _words_of(failure: Envelope, is_visible: bool) -> str:
-    data, guard = failure.event_data, _guard_of(failure)
+    data, guard = failure.event_data, guard_of(failure)
     if guard is not None:
         return sentence_of_stop(guard, data.get("cause", "") if is_visible else "")
     if not is_visible:
@@ -221,7 +223,7 @@ def _words_of(failure: Envelope, is_visible: bool) -> str:
     return f"The turn of {data['speaker']} has failed: {data['message'].rstrip('.')}."
 
 
-def _last_failure(envelopes: Iterable[Envelope]) -> Envelope | None:
+def final_failure(envelopes: Iterable[Envelope]) -> Envelope | None:
     """Return the final failure of the last round, None if that round did not fail."""
     turns = [envelope for envelope in envelopes if envelope.event_type in TURN_ENDS]
     last_round = max((int(turn.event_data.get("round") or 0) for turn in turns), default=0)
@@ -240,7 +242,43 @@ def _is_failure(envelope: Envelope) -> bool:
     return envelope.event_type == EV_ROUND_FAILED
 
 
-def _guard_of(failure: Envelope) -> str | None:
+def guard_of(failure: Envelope) -> str | None:
     """Return the guard that has ended a round, None if it failed otherwise."""
     data = failure.event_data
     return str(data["message"]) if data["code"] == "guard" else None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question of a session that waits for a human."""
+
+    id: str
+    speaker: str
+    """The path of the agent that asks."""
+    payload: Any
+    response_schema: Any
+    asked_at: str
+    expires_at: float | None
+    """The instant at which it is denied; None if it waits for ever."""
+
+
+def open_questions(state: SessionState, reader: str | None) -> list[OpenQuestion]:
+    """Return the questions that wait, of rounds that a reader may see; None may see all."""
+    questions = []
+    for key, question in state.interrupts.items():
+        audience = round_audience(state, question.get("speaker"))
+        is_visible = reader is None or audience is None or reader in audience
+        if "decision" in question or not is_visible:
+            continue
+        payload = thaw(question.get("payload"))
+        questions.append(
+            OpenQuestion(
+                key,
+                str(question.get("agent") or question.get("speaker")),
+                payload,
+                thaw(question.get("response_schema")),
+                str(question.get("asked_at") or state.updated_at),
+                ends_at(payload),
+            )
+        )
+    return questions

@@ -64,7 +64,7 @@ def key_of(id: str, tenant: str) -> str:
 def filter_faults(
     status: object,
     served: object,
-    creator: object,
+    people: tuple[object, object],
     tenant: object,
     limit: object,
     after: object,
@@ -74,8 +74,9 @@ def filter_faults(
         yield f"there is no status {short(status)}: there are {', '.join(get_args(Status))}"
     if not isinstance(served, CompiledTeam | str | None):
         yield f"served={short(served)}: give what is served, or its name"
-    if not isinstance(creator, str | None):
-        yield f"creator={short(creator)}: give a name"
+    for label, name in zip(("creator", "person"), people, strict=True):
+        if not isinstance(name, str | None):
+            yield f"{label}={short(name)}: give a name"
     if tenant is not None:
         yield from tenant_faults(tenant)
     if limit is not None and (type(limit) is not int or limit < 1):

@@ -288,10 +288,12 @@ class Hub:
         *,
         served: CompiledTeam | str | None = None,
         creator: str | None = None,
+        person: str | None = None,
         tenant: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         limit: int | None = None,
         after: str | None = None,
+        newest_first: bool = False,
     ) -> list[SessionSummary]:
         """List the sessions of the store, the oldest first; each filter leaves out the others.
 
@@ -299,6 +301,7 @@ class Hub:
             page = await hub.sessions(tenant="acme", limit=50, after=page[-1].session_id)
 
         Those that serve a round of another session, for a team inside of a team, are left out. A
+        `person` has opened a session, or takes part in it and is no agent. A
         session has `metadata` if it has each of these entries. `after` is the id of the last
         session listed before; in a list of all tenants (`tenant=None`) it is its `key`.
 
@@ -306,7 +309,7 @@ class Hub:
         session `after` is unknown.
         """
         self.check_open()
-        faults = [*filter_faults(status, served, creator, tenant, limit, after)]
+        faults = [*filter_faults(status, served, (creator, person), tenant, limit, after)]
         try:
             entries = read_metadata(metadata)
         except ConfigurationError as error:
@@ -317,10 +320,12 @@ class Hub:
             status=status,
             team=served.name if isinstance(served, CompiledTeam) else served,
             creator=creator,
+            person=person,
             tenant=tenant,
             metadata=entries,
             after=after if after is None or tenant is None else session_key(tenant, after),
             limit=limit,
+            newest_first=newest_first,
             with_inner=False,
         )
         return await self.log.sessions(query)

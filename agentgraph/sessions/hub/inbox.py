@@ -59,17 +59,18 @@ class SessionInbox(SessionReader):
         # In the hub's context, which has its clock.
         return bool(await self._hub.spawn(owned_session.admit_at_rest(entry)))
 
-    async def _request(self, sender: str, draft: Draft, or_else: str = "") -> None:
-        """Put a request into the inbox, and wait until it is carried out or refused.
+    async def _request(self, sender: str, draft: Draft, or_else: str = "") -> str:
+        """Put a request into the inbox, wait until it is carried out or refused; return its id.
 
         Inside a round of the same session it does not wait: the round would wait for itself.
         """
         envelope_id = await self._put_in_inbox(sender, draft)
         if self._is_inside():
-            return
+            return envelope_id
         await self._hub.subscribers.wait_until(self.key, lambda: self._is_taken(envelope_id))
         if or_else and await self._hub.log.find(self.key, envelope_id) is None:
             raise SessionError(or_else, code="too_late")
+        return envelope_id
 
     async def _admitted(self, envelope_id: str) -> Envelope:
         matches: list[Envelope] = []

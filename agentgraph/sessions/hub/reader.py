@@ -17,6 +17,8 @@ from agentgraph.sessions.drivers.drivers import Drivers
 from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
 from agentgraph.sessions.drivers.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.envelopes.envelope import Envelope, for_participant, visible_to
+from agentgraph.sessions.hub.answer import OpenQuestion, open_questions
+from agentgraph.sessions.hub.run import Run, RunSpan, begins_run, latest_runs
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
@@ -108,8 +110,10 @@ class SessionReader:
             return fault
         return None
 
-    async def history(self, after: int = 0, *, reader: str | None = None) -> list[Envelope]:
-        """Return the envelopes after the sequence `after`.
+    async def history(
+        self, after: int = 0, *, reader: str | None = None, limit: int | None = None
+    ) -> list[Envelope]:
+        """Return the envelopes after the sequence `after`, at most `limit` of them.
 
             await session.history(reader="ann")  # what ann may see, and no more
 
@@ -117,10 +121,16 @@ class SessionReader:
         this name has ever taken part.
         """
         may_see = self._sight_of(reader)
-        envelopes = await self._read(_sequence(after))
-        if reader is None:
-            return envelopes
-        return [for_participant(envelope) for envelope in envelopes if may_see(envelope)]
+        position, visible = _sequence(after), list[Envelope]()
+        while limit is None or len(visible) < limit:
+            # What the reader may not see does not count, so the next page may be needed too.
+            page = await self._read(position, limit)
+            visible += filter(may_see, page)
+            if limit is None or len(page) < limit:
+                break
+            position = page[-1].sequence
+        visible = visible[:limit]
+        return visible if reader is None else [*map(for_participant, visible)]
 
     async def messages(self, *, reader: str | None = None) -> list[AnyMessage]:
         """Return the conversation of a session of one, as a thread of its agent would have it.
@@ -135,6 +145,61 @@ class SessionReader:
             )
         envelopes = live_envelopes(await self.history(reader=reader))
         return await messages_in(self._hub.log, self.key, envelopes)
+
+    async def run(self, run_id: str, *, reader: str | None = None) -> Run:
+        """Return what has become of an input, a decision, a rewind or a release so far.
+
+            receipt = await session.send("user", "I was charged twice")
+            run = await session.run(receipt.id)
+            run.status, run.ended_at
+
+        `run_id` is the id of its receipt, which is that of its envelope. `reader` is as for
+        `history`. Raises `SessionError` (`unknown_run`) if the reader may see no such run.
+        """
+        may_see = self._sight_of(reader)
+        span = await self._run_span(run_id) if isinstance(run_id, str) else None
+        if span is not None and may_see(span.envelopes[0]):
+            return span.run(may_see)
+        for entry in await self._hub.log.inbox(self.key) if span is None else ():
+            if entry.envelope_id == run_id and may_see(entry.as_envelope(self.id)):
+                return Run(run_id, self.id, "pending")
+        # It may have left the inbox since the look at the log.
+        span = await self._run_span(run_id) if span is None else None
+        if span is None or not may_see(span.envelopes[0]):
+            raise SessionError(f"the session has no run {run_id!r}", code="unknown_run")
+        return span.run(may_see)
+
+    async def questions(self, *, reader: str | None = None) -> list[OpenQuestion]:
+        """Return the questions that wait for a decision; `reader` is as for `history`."""
+        self._sight_of(reader)
+        return open_questions(await self.refresh(), reader)
+
+    async def runs(self, *, reader: str | None = None, limit: int = 20) -> list[Run]:
+        """Return the last runs, the newest first: what waits in the inbox, then those of the log.
+
+        `reader` is as for `history`.
+        """
+        may_see = self._sight_of(reader)
+        self._check_open()
+        entries = [entry.as_envelope(self.id) for entry in await self._hub.log.inbox(self.key)]
+        waiting = [
+            Run(entry.envelope_id, self.id, "pending")
+            for entry in reversed(entries)
+            if begins_run(entry, self.record) and may_see(entry)
+        ]
+        runs = await latest_runs(self._hub.log, self.record, limit, may_see)
+        known = {run.id for run in runs}  # one may have left the inbox meanwhile
+        return [*(run for run in waiting if run.id not in known), *runs][:limit]
+
+    async def _run_span(self, run_id: str) -> RunSpan | None:
+        """Return the envelopes of a run as far as they are in the log, None if it is not there."""
+        self._check_open()
+        envelope = await self._hub.log.find(self.key, run_id)
+        if envelope is None or not begins_run(envelope, self.record):
+            return None
+        span = RunSpan(await state_at(self._hub.log, self.record, envelope.sequence - 1))
+        await span.read(self._read)
+        return span
 
     def watch(self, after: int = 0, *, reader: str | None = None) -> AsyncGenerator[Envelope, None]:
         """Yield the envelopes after a sequence, and new ones until the session ends.

@@ -227,6 +227,17 @@ class Session(SessionInbox):
     def _load_output(self, packet: Envelope) -> object | None:
         return self._hub.load_output(self.record, packet)
 
+    async def envelope(self, id: str, *, reader: str | None = None) -> Envelope:
+        """Wait until what was accepted has its place in the log, and return its envelope.
+
+        `id` is that of its receipt, `reader` is as for `history`. Raises `SessionError`
+        (`unknown_run`) if the reader may see nothing of this id, and what `send` raises.
+        """
+        may_see = self._sight_of(reader)
+        if not await self._has_input(id, may_see):
+            raise SessionError(f"the session has no input {id!r}", code="unknown_run")
+        return await self._admitted(id)
+
     async def interject(self, sender: str, draft: Draft) -> None:
         """Put a draft into the inbox without checks; only the supervisor does this."""
         await self._put_in_inbox(sender, draft)
@@ -263,8 +274,10 @@ class Session(SessionInbox):
         """Delete a context variable at once; `sender` and `public` are as for `set_context`."""
         await self._request_context({"set": {}, "delete": [key]}, sender, public)
 
-    async def decide(self, interrupt_id: str, decision: Any, *, sender: str | None = None) -> None:
-        """Send a human's decision on an interrupt; the interrupted round resumes.
+    async def decide(
+        self, interrupt_id: str, decision: Any, *, sender: str | None = None
+    ) -> Receipt:
+        """Send a human's decision on an interrupt; the interrupted round resumes, as a run.
 
         Raises `SessionError` if no such interrupt is open, or another decision came first. What is
         asked in a private round is asked only of a `sender` who may see that round.
@@ -288,17 +301,20 @@ class Session(SessionInbox):
         position = self._now.sequence
         try:
             text = "somebody else has decided it otherwise, or the round was cancelled, meanwhile"
-            await self._request(decider, draft, or_else=text)
+            return Receipt(await self._request(decider, draft, or_else=text))
         except SessionError as error:
             # The inbox may have had the same decision: this caller's, before its process died.
             fresh = await self._hub.log.read(self.key, position)
-            decisions = [
-                envelope.event_data for envelope in fresh if envelope.event_type == ev.EV_DECISION
+            same = [
+                envelope.envelope_id
+                for envelope in fresh
+                if envelope.event_type == ev.EV_DECISION and envelope.event_data == draft.event_data
             ]
-            if error.code != "too_late" or draft.event_data not in decisions:
+            if error.code != "too_late" or not same:
                 raise
+            return Receipt(same[0])
 
-    async def release(self, agent: str | None = None) -> None:
+    async def release(self, agent: str | None = None) -> Receipt:
         """Give the conversation to an agent, by default to the one that had it before the human.
 
         Raises `SessionError` if the session does not wait for a human.
@@ -314,7 +330,8 @@ class Session(SessionInbox):
                 f"the session waits for no human: it is {state.status}", code="not_waiting"
             )
         draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent})
-        await self._request(self.record.creator, draft, or_else="it waits for no human any more")
+        text = "it waits for no human any more"
+        return Receipt(await self._request(self.record.creator, draft, or_else=text))
 
     async def cancel(self, reason: str = "cancelled") -> None:
         """End the round under way, keep what is known of it, and wait for a human.
@@ -334,7 +351,7 @@ class Session(SessionInbox):
             raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
         await self._stop(Draft(ev.EV_CANCELLED, {"reason": reason}, priority=Priority.URGENT))
 
-    async def rewind(self, to: int) -> None:
+    async def rewind(self, to: int) -> Receipt:
         """Go back to the state after the envelope `to`, and go on from there.
 
             await session.rewind(packet.sequence - 1)  # the answer is given again
@@ -363,7 +380,7 @@ class Session(SessionInbox):
             )
         draft = Draft(ev.EV_REWOUND, {"to": to}, priority=Priority.URGENT)
         or_else = f"the session ended meanwhile: go on in a fork of it, by fork({to})"
-        await self._request(self.record.creator, draft, or_else=or_else)
+        return Receipt(await self._request(self.record.creator, draft, or_else=or_else))
 
     async def fork(self, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""

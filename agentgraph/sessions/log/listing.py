@@ -7,13 +7,13 @@ whatever length and type the value is.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
 from agentgraph.sessions.log.protocol import SessionQuery
 from agentgraph.sessions.log.rows import to_ascii
-from agentgraph.sessions.state.record import INNER_PREFIX
+from agentgraph.sessions.state.record import INNER_PREFIX, SessionRecord
 
 _COLUMNS = ["session_id", "team", "status", "creator", "created_at", "head", "parent", "metadata"]
 """What `rows.read_summary` reads."""
@@ -25,10 +25,24 @@ _NOT_INNER = f"""(s.parent IS NULL OR NOT (
 """A fork has a parent too, but no such id. The last two are the ids of earlier versions."""
 
 
-def labels_of(metadata: Mapping[str, Any]) -> list[str]:
+def labels_of(record: SessionRecord) -> list[str]:
+    """Return the labels of a session: of its metadata, and of those who did not open it."""
+    people = {*record.humans, *record.invited} - {record.creator}
+    return [*_labels_of_metadata(record.metadata), *sorted(map(_label_of_person, people))]
+
+
+def _labels_of_metadata(metadata: Mapping[str, Any]) -> list[str]:
     """Return the digest of each entry; entries that are equal as JSON have the same one."""
-    entries = [json.dumps([key, _plain(value)], sort_keys=True) for key, value in metadata.items()]
-    return [blake2b(entry.encode("ascii"), digest_size=20).hexdigest() for entry in entries]
+    return [_digest([key, _plain(value)]) for key, value in metadata.items()]
+
+
+def _label_of_person(name: str) -> str:
+    return _digest(["", "takes part", name])  # an entry of metadata has two parts
+
+
+def _digest(entry: Sequence[Any]) -> str:
+    text = json.dumps(entry, sort_keys=True)
+    return blake2b(text.encode("ascii"), digest_size=20).hexdigest()
 
 
 def listing(
@@ -57,8 +71,15 @@ def listing(
     ]
     if not query.with_inner:
         conditions.append(_NOT_INNER)
+    if query.person is not None:
+        person, label = to_ascii(query.person), _label_of_person(query.person)
+        conditions.append(
+            f"(s.creator = {parameter('person', person)} OR EXISTS (SELECT 1 FROM "
+            f"agentgraph_labels p WHERE p.digest = {parameter('person_label', label)} "
+            "AND p.tenant = s.tenant AND p.ordinal = s.ordinal))"
+        )
     tables, order = ["agentgraph_sessions s"], "s.ordinal"
-    for number, label in enumerate(labels_of(query.metadata)):
+    for number, label in enumerate(_labels_of_metadata(query.metadata)):
         name = f"l{number}"
         tables.append(f"agentgraph_labels {name}")
         conditions.append(f"{name}.digest = {parameter(name, label)} AND {name}.tenant = s.tenant")

@@ -212,6 +212,13 @@ class MemoryLog:
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         return self._session(session_id).by_id.get(envelope_id)
 
+    async def sessions_with(self, envelope_id: str) -> list[str]:
+        return [
+            key
+            for key, session in self._sessions.items()
+            if envelope_id in session.by_id or envelope_id in session.inbox
+        ]
+
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
         self._session(session_id).blobs.update(blobs)
 

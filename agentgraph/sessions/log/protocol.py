@@ -144,6 +144,8 @@ class SessionQuery:
     status: str | None = None
     team: str | None = None
     creator: str | None = None
+    person: str | None = None
+    """One who has opened the session, or takes part in it and is no agent."""
     tenant: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=FrozenDict)
     after: str | None = None
@@ -162,6 +164,8 @@ class SessionQuery:
         )
         own = record.metadata
         if record.serves and not self.with_inner:
+            return False
+        if self.person not in (None, record.creator, *record.humans, *record.invited):
             return False
         return all(choice in (None, value) for choice, value in pairs) and all(
             key in own and json_equal(own[key], value) for key, value in self.metadata.items()
@@ -279,6 +283,13 @@ class Log(Protocol):
 
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         """Return the envelope with this id, None if the session has no such envelope."""
+        ...
+
+    async def sessions_with(self, envelope_id: str) -> list[str]:
+        """Return the sessions that have an envelope, or an entry of the inbox, with this id.
+
+        The oldest first: forks of a session have its envelopes too.
+        """
         ...
 
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:

@@ -201,5 +201,13 @@ _MILESTONES = """CREATE TABLE agentgraph_milestones (
         PRIMARY KEY (session_id, sequence)
     )"""
 
-SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",), (_MILESTONES,))
-POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,))
+# An envelope is found by its id alone too: an input's is that of the run that it begins.
+_RUNS = (
+    "CREATE UNIQUE INDEX agentgraph_envelope_places "
+    "ON agentgraph_envelopes (envelope_id, session_id)",
+    "DROP INDEX agentgraph_envelope_ids",
+    "CREATE INDEX agentgraph_inbox_ids ON agentgraph_inbox (envelope_id)",
+)
+
+SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",), (_MILESTONES,), _RUNS)
+POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,), _RUNS)

@@ -483,7 +483,8 @@ def _on_cancelled(state: SessionState, envelope: Envelope) -> SessionState:
 def _on_interrupt(state: SessionState, envelope: Envelope) -> SessionState:
     """Suspend a turn until a human has decided."""
     data = envelope.event_data
-    interrupt = {key: value for key, value in data.items() if key not in _NOT_OF_QUESTION}
+    question = {key: value for key, value in data.items() if key not in _NOT_OF_QUESTION}
+    interrupt = {**question, "asked_at": envelope.created_at}
     interrupts = {**state.interrupts, str(data.get("id")): interrupt}
     charges = charge_turn(state, str(data.get("speaker")), envelope)
     return with_fields(state, **charges, interrupts=interrupts, status="waiting_decision")

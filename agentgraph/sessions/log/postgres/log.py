@@ -124,7 +124,7 @@ class PostgresLog:
         parent_epoch: int | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
-        labels = labels_of(record.metadata)
+        labels = labels_of(record)
         parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
         is_new = await self._do(
             lambda connection: connection.create(columns, envelopes, labels, parent)
@@ -212,6 +212,10 @@ class PostgresLog:
         rows = await self._rows_of(session_id, sql.FIND, {"envelope_id": r.to_ascii(envelope_id)})
         sequence, data = rows[0]
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
+
+    async def sessions_with(self, envelope_id: str) -> list[str]:
+        rows = await self._ask(sql.SESSIONS_WITH, {"id": r.to_ascii(envelope_id)})
+        return [r.from_ascii(key) for (key,) in rows]
 
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
         await self._rows_of(session_id, sql.STORE_BLOBS, blob_arrays_of(blobs))

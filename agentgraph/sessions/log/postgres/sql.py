@@ -155,6 +155,13 @@ SELECT target.status,
     (SELECT pg_notify('{CHANNEL}', %(payload)s)::text FROM arrived) IS NOT NULL
 FROM target
 """
+SESSIONS_WITH = """
+SELECT s.session_id FROM agentgraph_sessions s
+WHERE s.session_id IN (
+    SELECT session_id FROM agentgraph_envelopes WHERE envelope_id = %(id)s
+    UNION SELECT session_id FROM agentgraph_inbox WHERE envelope_id = %(id)s
+) ORDER BY s.ordinal
+"""
 FIND_KEY = """
 SELECT k.envelope_id
 FROM agentgraph_sessions s

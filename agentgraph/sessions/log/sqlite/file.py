@@ -137,6 +137,11 @@ class SessionFile:
             0
         ]
 
+    def sessions_with(self, envelope_id: str) -> list[r.Row]:
+        return self._connection.execute(
+            sql.SESSIONS_WITH, {"id": r.to_ascii(envelope_id)}
+        ).fetchall()
+
     def inbox(self, session_id: str) -> list[r.Row]:
         return self._rows(session_id, sql.INBOX, (r.to_ascii(session_id),))
 

@@ -171,7 +171,7 @@ class SQLiteLog:
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         rows, keys = r.envelope_rows(envelopes, 0), r.keys_of(envelopes)
-        labels = labels_of(record.metadata)
+        labels = labels_of(record)
         parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
 
         def work(access: _FileAccess) -> bool:
@@ -253,6 +253,10 @@ class SQLiteLog:
     async def find(self, session_id: str, envelope_id: str) -> Envelope | None:
         sequence, data = await self._ask(lambda file: file.find(session_id, envelope_id))
         return None if sequence is None else r.envelope_of(session_id, sequence, data)
+
+    async def sessions_with(self, envelope_id: str) -> list[str]:
+        rows = await self._ask(lambda file: file.sessions_with(envelope_id))
+        return [r.from_ascii(key) for (key,) in rows]
 
     async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
         await self._ask(lambda file: file.store_blobs(session_id, blobs))

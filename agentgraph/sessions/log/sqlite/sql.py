@@ -66,6 +66,13 @@ FROM agentgraph_sessions s
 LEFT JOIN agentgraph_envelopes e ON e.session_id = s.session_id AND e.envelope_id = ?
 WHERE s.session_id = ?
 """
+SESSIONS_WITH = """
+SELECT s.session_id FROM agentgraph_sessions s
+WHERE s.session_id IN (
+    SELECT session_id FROM agentgraph_envelopes WHERE envelope_id = :id
+    UNION SELECT session_id FROM agentgraph_inbox WHERE envelope_id = :id
+) ORDER BY s.ordinal
+"""
 FIND_KEY = """
 SELECT k.envelope_id
 FROM agentgraph_sessions s

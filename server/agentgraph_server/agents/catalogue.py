@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from agentgraph import Agent, AgentGraphError, Flow
 from agentgraph.errors import ConfigurationError
+from agentgraph.sessions.single.team import team_of
 from agentgraph.storage import Claim, LazySaver, open_saver
 
 Saver = BaseCheckpointSaver[str]
@@ -73,11 +74,12 @@ class Catalogue:
     agents: Mapping[str, Served]
     _busy: Threads = field(default_factory=set)
 
-    def __init__(self, agents: Sequence[Served], store: str) -> None:
-        faults = list(_faults(agents))
+    def __init__(self, served: Sequence[object], store: str) -> None:
+        faults = list(_faults(served))
         if faults:
             raise ConfigurationError(faults)
         self._busy = set()
+        agents = [value for value in served if isinstance(value, Agent | Flow)]
         self.agents = {agent.name: _with_store(agent, store) for agent in agents}
 
     @property
@@ -123,18 +125,20 @@ def _busy(thread_id: str) -> ThreadBusy:
     )
 
 
-def _faults(agents: Sequence[Served]) -> Iterator[str]:
-    """Yield why the agents cannot be served together."""
-    if not agents:
-        yield "nothing to serve: give at least one agent"
+def _faults(served: Sequence[object]) -> Iterator[str]:
+    """Yield why values cannot be served together."""
+    if not served:
+        yield "nothing to serve: give at least one agent, team, flow or graph"
     names: set[str] = set()
-    for agent in agents:
-        if not isinstance(agent, Agent | Flow):
-            yield f"{agent!r} is no Agent and no Flow"
-        elif agent.name in names:
-            yield f"two agents are called {agent.name!r}: their addresses would be the same"
-        else:
-            names.add(agent.name)
+    for value in served:
+        try:
+            name = team_of(value).name
+        except ConfigurationError as error:
+            yield from error.faults
+            continue
+        if name in names:
+            yield f"two that are served are called {name!r}: their addresses would be the same"
+        names.add(name)
 
 
 def _with_store(agent: Served, store: str) -> Served:

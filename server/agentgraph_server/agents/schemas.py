@@ -9,17 +9,13 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     StringConstraints,
 )
-from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agentgraph import Agent, Flow, FlowResult, Reply
 from agentgraph.participant import Participant
-
-MAX_DEPTH = 100
+from agentgraph_server.wire import JsonValue, RequestBody, Text, check_storable, json_value
 
 
 def _check_not_blank(text: str) -> str:
@@ -27,31 +23,6 @@ def _check_not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("the prompt is blank: say something")
     return text
-
-
-def _check_storable(value: Any, depth: int = 0) -> Any:
-    """Raise `ValueError` for JSON values that a checkpoint cannot store."""
-    if depth > MAX_DEPTH:
-        raise ValueError(f"is nested more than {MAX_DEPTH} deep")
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise ValueError("holds a number of more than 64 bits")
-    if isinstance(value, str) and not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("holds half a character (a lone surrogate)") from error
-    parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
-    for part in parts if isinstance(value, dict | list) else ():
-        _check_storable(part, depth + 1)
-    return value
-
-
-def _json_value(value: Any) -> Any:
-    """Return a value of a model or a tool as JSON, in the same way as events do."""
-    try:
-        return from_json(to_json(value, fallback=str, inf_nan_mode="null", bytes_mode="base64"))
-    except PydanticSerializationError:
-        return ascii(value)
 
 
 # Dots alone are refused: in a URL's path they mean another folder.
@@ -62,15 +33,8 @@ ThreadId = Annotated[
     Field(description="The conversation; a new one is begun without it.", examples=["42"]),
 ]
 
-JsonValue = Annotated[Any, BeforeValidator(_json_value)]
-Text = Annotated[str, BeforeValidator(_json_value)]
 
-
-class _Request(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Prompt(_Request):
+class Prompt(RequestBody):
     """What is said to an agent."""
 
     prompt: Annotated[
@@ -81,12 +45,12 @@ class Prompt(_Request):
     thread_id: ThreadId | None = None
 
 
-class Decisions(_Request):
+class Decisions(RequestBody):
     """What a human has decided, by the ids of the interrupts."""
 
     thread_id: ThreadId
     decisions: Annotated[
-        dict[str, Any], Field(min_length=1, max_length=1_000), AfterValidator(_check_storable)
+        dict[str, Any], Field(min_length=1, max_length=1_000), AfterValidator(check_storable)
     ]
 
 
@@ -147,7 +111,7 @@ class AgentCard(BaseModel):
         """Describe an agent, and those below it."""
         card = cls(name=participant.name, description=participant.description)
         if isinstance(participant, Agent):
-            card.tools = _tools_of(participant)
+            card.tools = tools_of(participant)
             card.agents = [cls.of(below) for below in participant.sub_agents]
         if isinstance(participant, Flow):
             card.agents = [cls.of(worker) for worker in participant.participants]
@@ -180,7 +144,7 @@ class ThreadMessage(BaseModel):
         if isinstance(message, AIMessage):
             calls = message.tool_calls
             view.tool_calls = [
-                {k: _json_value(call[k]) for k in ("id", "name", "args")} for call in calls
+                {k: json_value(call[k]) for k in ("id", "name", "args")} for call in calls
             ]
         if isinstance(message, ToolMessage):
             view.tool_call_id, view.status = message.tool_call_id, message.status
@@ -204,7 +168,7 @@ class Health(BaseModel):
     agents: Sequence[str]
 
 
-def _tools_of(agent: Agent) -> list[ToolCard]:
+def tools_of(agent: Agent) -> list[ToolCard]:
     """Return all tools of an agent's model, except handoffs."""
     own = [ToolCard(name=tool.name, description=tool.description) for tool in agent.own_tools]
     agent_tools = [

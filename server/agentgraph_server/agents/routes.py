@@ -11,10 +11,8 @@ from agentgraph import FlowResult, Reply, __version__
 from agentgraph.agents import Input
 from agentgraph.clock import new_id
 from agentgraph.stream import Event
-from agentgraph_server.catalogue import Catalogue, Served, UnknownThread
-from agentgraph_server.disconnects import unless_disconnected
-from agentgraph_server.problems import problems
-from agentgraph_server.schemas import (
+from agentgraph_server.agents.catalogue import Catalogue, Served, UnknownThread
+from agentgraph_server.agents.schemas import (
     AgentCard,
     AgentDetail,
     Answer,
@@ -26,7 +24,9 @@ from agentgraph_server.schemas import (
     ThreadId,
     ThreadMessage,
 )
-from agentgraph_server.sse import TurnStream
+from agentgraph_server.agents.turn_stream import TurnStream
+from agentgraph_server.disconnects import unless_disconnected
+from agentgraph_server.problems import problems
 
 router = APIRouter()
 

@@ -1,0 +1,1 @@
+"""The routes of agents: a turn that lives as long as its connection."""

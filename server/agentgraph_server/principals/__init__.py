@@ -1,0 +1,1 @@
+"""Principals: who asks, how a server knows, and what each may do."""

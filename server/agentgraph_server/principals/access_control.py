@@ -1,0 +1,110 @@
+"""The middleware that finds out who asks, before a request's body is read."""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from agentgraph_server.principals.principal import OPEN_PATHS, THIS_MACHINE, Auth
+from agentgraph_server.problems import problem_response
+from agentgraph_server.settings import ENV_KEYS
+
+_OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
+
+
+class AccessControl:
+    """Middleware that finds out who asks, and refuses others, before the body is read.
+
+    The size of bodies is limited too.
+    """
+
+    def __init__(self, app: ASGIApp, *, auth: Auth | None, max_body: int) -> None:
+        self._app = app
+        self._auth = auth
+        self._max_body = max_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = await self._identify(scope)
+        answer = self._app if refusal is None else refusal
+        await answer(scope, _with_size_limit(receive, self._max_body), send)
+
+    async def _identify(self, scope: Scope) -> Response | None:
+        """Store the principal of a request with it; return a refusal if there is none."""
+        if self._auth is None:
+            principal, refusal = THIS_MACHINE, refusal_of_origin(scope)
+        else:
+            answer = self._auth(Request(scope))
+            principal = await answer if inspect.isawaitable(answer) else answer  # type: ignore[assignment]
+            is_open = principal is not None or scope["path"] in OPEN_PATHS
+            refusal = None if is_open else _unauthorized()
+        if refusal is None:
+            scope.setdefault("state", {})["principal"] = principal
+        return refusal
+
+
+def _unauthorized() -> Response:
+    detail = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
+    return problem_response(401, detail, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether an address is a loopback address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refusal_of_origin(scope: Scope) -> Response | None:
+    """Refuse requests from other machines, and those that a browser sends for another site."""
+    client = scope.get("client")
+    if client is not None and _is_foreign(client[0]):
+        return problem_response(403, _OPEN, "forbidden")
+    # DNS rebinding: another site's page can point its own name, which has dots, at this machine.
+    if not _is_local_name(Headers(scope=scope).get("host", "")):
+        return problem_response(403, _OPEN, "forbidden")
+    return None
+
+
+def _is_local_name(host: str) -> bool:
+    """Tell whether a Host header names this machine: a name without dots, or a loopback address."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # a bracket without its counterpart
+        return False
+    return "." not in name or is_loopback(name)
+
+
+def _is_foreign(host: str) -> bool:
+    """Tell whether a client's address is that of another machine."""
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:  # no address: a name, or a value set by a proxy
+        return host not in ("", "testclient")  # a Unix socket, Starlette's test client
+
+
+def _with_size_limit(receive: Receive, most: int) -> Receive:
+    """Return a `receive` that raises 413 once a body is larger than allowed."""
+    size = 0
+
+    async def receive_some() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > most:
+            raise HTTPException(413, f"a request may have {most:,} bytes")
+        return message
+
+    return receive_some

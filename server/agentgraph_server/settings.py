@@ -1,0 +1,107 @@
+"""The settings of a server: from arguments, the environment, and `agentgraph.toml`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from agentgraph.errors import ConfigurationError
+
+ENV_KEYS = "AGENTGRAPH_API_KEYS"
+
+Texts = Annotated[tuple[str, ...], NoDecode]
+"""A list of texts; a text of the environment is split at commas."""
+
+
+class Settings(BaseSettings):
+    """The settings of a server.
+
+        settings = Settings(store="sqlite:///agents.db", cors_origins=["https://example.com"])
+        app = create_app(support, settings=settings)
+
+    What is not given is read from `AGENTGRAPH_<FIELD>` in the environment, else from
+    `agentgraph.toml` in the working directory. Raises `ConfigurationError` with every fault.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="AGENTGRAPH_", toml_file="agentgraph.toml", extra="forbid", frozen=True
+    )
+
+    store: str | None = Field(
+        default=None, description="memory, sqlite:///file.db or postgresql://…"
+    )
+    api_keys: Texts = Field(
+        default=(),
+        repr=False,
+        description="Keys, each a principal of its own in the tenant `default`.",
+    )
+    cors_origins: Texts = Field(default=(), description="Origins whose pages may ask; `*` is any.")
+    allowed_hosts: Texts = Field(
+        default=(), description="Host names to answer to; without any, all."
+    )
+    max_body: int = Field(
+        default=33_554_432, ge=1, description="The most bytes that a request may have."
+    )
+    expose_errors: bool = Field(
+        default=False, description="Whether clients see the texts of tools' and models' errors."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least severe messages that are logged."
+    )
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            # Without the values: one of them may be a key, or a URL with a password.
+            raise ConfigurationError(
+                [
+                    f"{'.'.join(map(str, fault['loc']))}: {_words_of(fault)}"
+                    for fault in error.errors()
+                ],
+                code="settings",
+            ) from None
+
+    @field_validator("api_keys", "cors_origins", "allowed_hosts", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        """Split a text at commas: a text is an iterable of letters, which are no keys."""
+        parts = value.split(",") if isinstance(value, str) else value
+        if not isinstance(parts, Iterable):
+            return parts
+        texts = [part.strip() if isinstance(part, str) else part for part in parts]
+        return tuple(text for text in texts if text != "")
+
+    @field_validator("api_keys", mode="before")
+    @classmethod
+    def _check_keys(cls, value: object) -> object:
+        """Refuse a value without a key: the server would be open."""
+        keys = cls._split(value)
+        if keys == () != value:
+            raise ValueError(f"{ENV_KEYS} holds no key: write one, or unset it")
+        return keys
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the sources of values, the first of which wins."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def _words_of(fault: Mapping[str, Any]) -> str:
+    return str(fault["msg"]).removeprefix("Value error, ")
