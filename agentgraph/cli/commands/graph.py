@@ -1,4 +1,4 @@
-"""`agentgraph graph`: prints the graph of an agent with all its sub-agents, of a flow or of a team."""
+"""`agentgraph graph`: prints the graph of an agent with its sub-agents, of a flow or of a team."""
 
 from __future__ import annotations
 
