@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from typing import Any
 
@@ -52,12 +53,44 @@ def listing(
 
     `after` is the ordinal of the session that `query.after` names.
     """
-    values: dict[str, Any] = {}
+    parameters = _Parameters(mark)
+    labels = _labels_of_metadata(query.metadata)
+    order = "DESC" if query.newest_first else "ASC"
+    limit = "" if query.limit is None else f" LIMIT {parameters.add('limit', query.limit)}"
+    if query.person is None:
+        statement = _select(query, labels, after, parameters)
+        return f"{statement} ORDER BY ordinal {order}{limit}", parameters.values
+    # Each half is read in order by its own index, and no further than the limit.
+    joined = _select(query, [*labels, _label_of_person(query.person)], after, parameters)
+    halves = [joined]
+    if query.creator in (None, query.person):
+        opened = replace(query, creator=query.person)
+        halves.append(_select(opened, labels, after, parameters))
+    parts = [
+        f"SELECT * FROM ({half} ORDER BY ordinal {order}{limit}) AS half{number}"
+        for number, half in enumerate(halves)
+    ]
+    return f"{' UNION ALL '.join(parts)} ORDER BY ordinal {order}{limit}", parameters.values
 
-    def parameter(name: str, value: object) -> str:
-        values[name] = value
-        return mark(name)
 
+class _Parameters:
+    """The values of a statement, each with a name of its own."""
+
+    def __init__(self, mark: Callable[[str], str]) -> None:
+        self.values: dict[str, Any] = {}
+        self._mark = mark
+
+    def add(self, name: str, value: object) -> str:
+        """Return a new parameter as the statement has it."""
+        name = f"{name}{len(self.values)}"
+        self.values[name] = value
+        return self._mark(name)
+
+
+def _select(
+    query: SessionQuery, labels: Sequence[str], after: int | None, parameters: _Parameters
+) -> str:
+    """Return a statement for the sessions that have all labels, without its order and limit."""
     columns = {
         "status": query.status,
         "team": query.team,
@@ -65,39 +98,30 @@ def listing(
         "tenant": query.tenant,
     }
     conditions = [
-        f"s.{column} = {parameter(column, to_ascii(value))}"
+        f"s.{column} = {parameters.add(column, to_ascii(value))}"
         for column, value in columns.items()
         if value is not None
     ]
     if not query.with_inner:
         conditions.append(_NOT_INNER)
-    if query.person is not None:
-        person, label = to_ascii(query.person), _label_of_person(query.person)
-        conditions.append(
-            f"(s.creator = {parameter('person', person)} OR EXISTS (SELECT 1 FROM "
-            f"agentgraph_labels p WHERE p.digest = {parameter('person_label', label)} "
-            "AND p.tenant = s.tenant AND p.ordinal = s.ordinal))"
-        )
-    tables, order = ["agentgraph_sessions s"], "s.ordinal"
-    for number, label in enumerate(_labels_of_metadata(query.metadata)):
+    tables, place = ["agentgraph_sessions s"], "s.ordinal"
+    for number, label in enumerate(labels):
         name = f"l{number}"
         tables.append(f"agentgraph_labels {name}")
-        conditions.append(f"{name}.digest = {parameter(name, label)} AND {name}.tenant = s.tenant")
+        digest = parameters.add("label", label)
+        conditions.append(f"{name}.digest = {digest} AND {name}.tenant = s.tenant")
         conditions.append(f"{name}.ordinal = s.ordinal")
-    if len(tables) > 1 and query.creator is None:
+    if labels and query.creator is None:
         # SQLite joins in this order: the sessions of a label are found without reading the others.
-        tables[:2], order = [tables[1], tables[0]], "l0.ordinal"
+        tables[:2], place = [tables[1], tables[0]], "l0.ordinal"
         if query.tenant is not None:
-            conditions.append(f"l0.tenant = {mark('tenant')}")
+            conditions.append(f"l0.tenant = {parameters.add('tenant', to_ascii(query.tenant))}")
     if after is not None:
         beyond = "<" if query.newest_first else ">"
-        conditions.append(f"{order} {beyond} {parameter('after', after)}")
+        conditions.append(f"{place} {beyond} {parameters.add('after', after)}")
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-    limit = "" if query.limit is None else f" LIMIT {parameter('limit', query.limit)}"
     names = ", ".join(f"s.{column}" for column in _COLUMNS)
-    direction = " DESC" if query.newest_first else ""
-    source = " CROSS JOIN ".join(tables)
-    return f"SELECT {names} FROM {source}{where} ORDER BY {order}{direction}{limit}", values
+    return f"SELECT {names}, {place} AS ordinal FROM {' CROSS JOIN '.join(tables)}{where}"
 
 
 def _plain(value: Any) -> Any:

@@ -192,11 +192,11 @@ def _partial_record(
 
 
 def read_summary(row: Row) -> SessionSummary:
-    """Read id, team, status, creator, creation, head and parent.
+    """Read id, team, status, creator, creation, head, parent and metadata, and no more columns.
 
     Never raises: one torn row must not make the list of all sessions fail.
     """
-    session_id, team, status, creator, created_at, head, parent, metadata = row
+    session_id, team, status, creator, created_at, head, parent, metadata, *_ = row
     key = from_ascii(session_id)
     return SessionSummary(
         id_of(key),

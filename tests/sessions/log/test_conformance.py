@@ -162,6 +162,48 @@ async def test_sessions_are_listed_by_what_they_have(log: Log) -> None:
         assert [summary.key for summary in await log.sessions(query)] == keys, query
 
 
+async def test_sessions_of_a_person_are_those_it_opened_or_takes_part_in(log: Log) -> None:
+    for made in (
+        record("one", creator="ann"),
+        replace(record("two", creator="bob"), humans=("ann",)),
+        replace(record("three", creator="bob"), humans=("eve",)),
+        replace(record("four", creator="ann", metadata={"kind": "chat"}), humans=("ann", "bob")),
+        replace(record("five", creator="bob", metadata={"kind": "chat"}), invited=("ann",)),
+        record("six", tenant="acme", creator="ann"),
+        replace(record("seven", creator="bob"), agents=("ann",)),
+    ):
+        assert await log.create(made, [], SessionState.initial(made))
+
+    ann = SessionQuery(person="ann", tenant="default")
+    for query, keys in [
+        (ann, ["one", "two", "four", "five"]),
+        (replace(ann, newest_first=True), ["five", "four", "two", "one"]),
+        (replace(ann, newest_first=True, limit=2), ["five", "four"]),
+        (replace(ann, newest_first=True, limit=2, after="four"), ["two", "one"]),
+        (replace(ann, limit=1, after="one"), ["two"]),
+        (replace(ann, metadata={"kind": "chat"}), ["four", "five"]),
+        (replace(ann, creator="bob"), ["two", "five"]),
+        (replace(ann, creator="ann"), ["one", "four"]),
+        (replace(ann, status="closed"), []),
+        (replace(ann, tenant=None), ["one", "two", "four", "five", "acme/six"]),
+        (SessionQuery(person="eve"), ["three"]),
+        (SessionQuery(person=AWKWARD), []),
+    ]:
+        assert [summary.key for summary in await log.sessions(query)] == keys, query
+
+
+async def test_sessions_with_an_envelope_are_found_the_oldest_first(log: Log) -> None:
+    await Writer(log, "s").begin(envelope(1))
+    await Writer(log, "fork").begin(replace(envelope(1), session_id="fork"))
+    await log.enqueue("fork", waiting("w"))
+    await log.enqueue("s", waiting(AWKWARD))
+
+    assert await log.sessions_with("s-1") == ["s", "fork"]
+    assert await log.sessions_with("w") == ["fork"]
+    assert await log.sessions_with(AWKWARD) == ["s"]
+    assert await log.sessions_with("unknown") == []
+
+
 async def test_listed_sessions_show_their_tenant_and_metadata(log: Log) -> None:
     made = record("one", tenant="acme", metadata={"kind": AWKWARD})
     await log.create(made, [], SessionState.initial(made))

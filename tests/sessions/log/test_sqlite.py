@@ -9,7 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -527,6 +527,33 @@ def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
     assert name == "UNFINISHED_SESSIONS" or not [step for step in plan if "TEMP B-TREE" in step]
 
 
+@pytest.mark.parametrize("after", [None, 7])
+def test_lists_of_a_person_read_no_session_of_others(path: str, after: int | None) -> None:
+    query = SessionQuery(person="ann", tenant="acme", limit=9, newest_first=True)
+    plan = plan_of(path, *listing(query, after, ":{}".format))
+
+    searches = [step for step in plan if " agentgraph_" in step or "SEARCH" in step]
+    assert "digest=? AND tenant=?" in searches[0]
+    assert "tenant=? AND creator=?" in searches[-1]
+    # What is sorted are the two pages that were found, to be merged.
+    before = [plan[place - 1] for place, step in enumerate(plan) if "TEMP B-TREE" in step]
+    assert before == ["SCAN half0", "SCAN half1"]
+
+
+def test_sessions_with_an_envelope_are_found_by_an_index(path: str) -> None:
+    plan = plan_of(path, sql.SESSIONS_WITH, {"id": "a"})
+
+    assert any("agentgraph_envelope_places (envelope_id=?)" in step for step in plan)
+    assert any("agentgraph_inbox_ids (envelope_id=?)" in step for step in plan)
+
+
+def plan_of(path: str, statement: str, values: Mapping[str, Any]) -> list[str]:
+    """Return the steps by which SQLite answers a statement."""
+    SessionFile(path).close()
+    with closing(sqlite3.connect(path)) as connection:
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -540,11 +567,7 @@ def test_questions_are_answered_from_an_index(path: str, name: str) -> None:
 )
 @pytest.mark.parametrize("after", [None, 7])
 def test_lists_read_no_session_of_others(path: str, query: SessionQuery, after: int | None) -> None:
-    SessionFile(path).close()
-    statement, values = listing(query, after, ":{}".format)
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)
-        plan = [row[3] for row in rows]
+    plan = plan_of(path, *listing(query, after, ":{}".format))
 
     assert not [step for step in plan if "TEMP B-TREE" in step]
     assert (query.tenant is None and query.creator is None) or "SCAN" not in plan[0]
