@@ -145,17 +145,22 @@ class Remains:
 
 
 @runtime_checkable
-class HasMemory(Protocol):
+class HasPrivateChannels(Protocol):
+    """A participant whose graph has channels that a session of one does not keep."""
+
+    @property
+    def private_channels(self) -> Collection[str]:
+        """Return the channels of its graph that last no longer than a turn, or are kept apart."""
+        ...
+
+
+@runtime_checkable
+class HasMemory(HasPrivateChannels, Protocol):
     """A participant whose sessions of one keep what a thread of it would keep."""
 
     @property
     def policy(self) -> Any:
         """Return the guards in force where it is alone, None without any."""
-        ...
-
-    @property
-    def private_channels(self) -> Collection[str]:
-        """Return the channels of its graph that last no longer than a turn, or are kept apart."""
         ...
 
     @property

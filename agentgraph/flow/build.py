@@ -33,6 +33,8 @@ from agentgraph.guards.nodes.human import HumanState
 from agentgraph.guards.place import Place
 from agentgraph.participant import Participant
 
+PRIVATE_CHANNELS = frozenset({*FlowState.__annotations__, *GUARD_CHANNELS} - {*OUTPUTS})
+"""The channels of a flow's graph that begin anew with each input."""
 GATES = ("plan_gate", "validate_gate")
 _ENDS = ("plan", ESCALATE, COMPENSATE, END)
 """Where any stage may lead to when it fails."""

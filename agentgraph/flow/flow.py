@@ -20,7 +20,7 @@ from agentgraph.agents.run.inputs import Input
 from agentgraph.agents.run.runner import Continuation
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.blocking import iterate_sync, run_sync
-from agentgraph.flow.build import FlowInPlace, compile_flow
+from agentgraph.flow.build import PRIVATE_CHANNELS, FlowInPlace, compile_flow
 from agentgraph.flow.display.flow_picture import picture_graph
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.runs import FlowRuns
@@ -242,6 +242,11 @@ class Flow(FlowSpec, Generic[T]):
         It has a saver only where the flow has a `checkpointer`: whoever runs the graph brings one.
         """
         return self._graph if self.checkpointer is not None else self._graph_without_saver
+
+    @property
+    def private_channels(self) -> frozenset[str]:
+        """The channels of its graph that last no longer than an input: all but the messages."""
+        return PRIVATE_CHANNELS
 
     def under_guards(self, guards: Guards | None, path: str) -> FlowInPlace:
         """Return this flow for a place at `path`, under the guards around it."""

@@ -100,6 +100,15 @@ async def test_session_streams_the_stages_of_a_flow_that_a_hub_serves() -> None:
     assert told[-1] == ("finalize", "", "finished")
 
 
+async def test_session_keeps_the_answers_of_a_flow_and_no_channel_of_its_stages() -> None:
+    async with await Hub.open(serve=[small("alone")]) as hub:
+        session = await hub.session("alone", id="s")
+        answers = [(await session.ask(task)).text for task in ("go", "once more")]
+        packets = [e for e in await session.history() if e.event_type == EV_PACKET]
+    assert answers == ["a is done\n\nb is done"] * 2
+    assert ["channels" in packet.event_data for packet in packets] == [False, False]
+
+
 async def test_graph_of_a_flow_is_an_ordinary_one() -> None:
     graph = small().graph.copy({"checkpointer": InMemorySaver()})
     config: Any = {"configurable": {"thread_id": "t"}}

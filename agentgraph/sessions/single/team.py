@@ -21,6 +21,7 @@ from agentgraph.participant import (
     ForeignGraph,
     Graph,
     HasMemory,
+    HasPrivateChannels,
     Membership,
     Participant,
     SharesEffects,
@@ -146,7 +147,9 @@ class SingleTeam(CompiledTeam):
         graph = speaker.graph
         channels = nested_memories = None
         if isinstance(graph, CompiledStateGraph):
-            channels = LastingChannels(graph, own.private_channels if own else (NOTES,))
+            has_private = isinstance(participant, HasPrivateChannels)
+            private = participant.private_channels if has_private else ()
+            channels = LastingChannels(graph, {NOTES, *private})
             nested_memories = NestedMemories(graph)
         return SingleSpeaker(
             name=speaker.name,
