@@ -17,14 +17,13 @@ from pydantic_core import from_json, to_json
 
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
-from agentgraph.flow.state import Ask, End, FlowState, HumanValue
+from agentgraph.flow.state import Ask, FlowState, HumanValue, aborted_end, finished_end
 from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.escalation import CONFIDENCE
 from agentgraph.guards.nodes.human import question
 from agentgraph.guards.nodes.site import close
 from agentgraph.guards.records.account import Account
-from agentgraph.participant import sentence_of_stop
 
 ESCALATE = "escalate"
 _CHECKS = {"fan_in": "fan_in", "validate": "validate_gate", "finalize": "finalize"}
@@ -118,7 +117,7 @@ async def decide(stage: StageRun, state: FlowState, failure: StageFailure) -> Ne
         return _escalation(stage, decision)
     if decision.action == "fallback" and rules.fallback is not None:
         await stage.tell("finished", {**about, "fallback": True})
-        return _end("finished", "fallback", str(rules.fallback.text))
+        return NextStep(END, {"end": finished_end("fallback", None, str(rules.fallback.text))})
     await stage.tell("aborted", about)
     return _aborted_step(stage, decision)
 
@@ -134,17 +133,16 @@ def _escalation(stage: StageRun, decision: Decision) -> NextStep:
 
 
 def _aborted_step(stage: StageRun, decision: Decision) -> NextStep:
-    text = sentence_of_stop(decision.guard, decision.cause)
     if stage.site is not None:
         close(stage.site.account, decision.reason, decision.cause)
-    return _end("aborted", decision.reason, text, decision.failure_class)
+    end = aborted_end(decision.reason, decision.cause, decision.failure_class)
+    return NextStep(END, {"end": end})
 
 
 def ended_by(guard: str, account: Account, failure_class: str = "") -> NextStep:
     """Return the end of a flow that a guard around it, or a human, has ended."""
-    text = sentence_of_stop(guard, account.closed_because)
     failure_class = failure_class or class_of_guard(guard)
-    return _end("aborted", guard, text, failure_class)
+    return NextStep(END, {"end": aborted_end(guard, account.closed_because, failure_class)})
 
 
 # After a human's decision.
@@ -215,20 +213,6 @@ def _repetition_of(stage: str, state: FlowState) -> NextStep:
     entries = state.get("entries") or {}
     rest = {key: entry for key, entry in entries.items() if not entry.get("failure")}
     return NextStep("fan_out", {"entries": Overwrite(rest)})
-
-
-def _end(
-    status: Literal["finished", "aborted"], reason: str, text: str, failure_class: str = ""
-) -> NextStep:
-    end = End(
-        status=status,
-        reason=reason,
-        failure_class=failure_class or None,
-        outcome=None,
-        text=text,
-        success=None,
-    )
-    return NextStep(END, {"end": end})
 
 
 def _state_of(state: FlowState, failure: StageFailure) -> str:

@@ -40,7 +40,6 @@ from agentgraph.participant import (
     HasGuards,
     Participant,
     as_participant,
-    sentence_of_stop,
     split_stop,
 )
 from agentgraph.remote.thread import read_messages
@@ -141,8 +140,7 @@ class Member:
         end = result.get("end") if isinstance(result.get("turn"), Mapping) else None  # of a flow
         if isinstance(end, Mapping) and end.get("status") == "aborted":
             failure_class = str(end.get("failure_class") or "")
-            said = sentence_of_stop(end["reason"], "").removesuffix(".")
-            cause = end["text"].removeprefix(f"{said}: ").removesuffix(".")
+            cause = str(end.get("cause") or "")
             return Answer(closed_by=end["reason"], cause=cause, failure_class=failure_class)
         if not self.is_agent:
             self._record_usage(result, new_messages, run)

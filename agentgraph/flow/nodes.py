@@ -33,7 +33,14 @@ from agentgraph.flow.stage_run import (
     class_of_guard,
     failure_in,
 )
-from agentgraph.flow.state import End, FlowState, HumanValue, ReportValues, new_run, new_turn
+from agentgraph.flow.state import (
+    FlowState,
+    HumanValue,
+    ReportValues,
+    finished_end,
+    new_run,
+    new_turn,
+)
 from agentgraph.flow.topology import Entry, Item
 from agentgraph.flow.values import Plan, Summary, Verdict, plan_of, text_of_summary
 from agentgraph.flow.work import WorkStage, available_names, state_of_task
@@ -181,14 +188,9 @@ class FlowNodes:
             else:
                 outcome = self._in_form(stage, human_value["value"])
             await stage.check_after(outcome)
-            end = End(
-                status="finished",
-                reason="finished",
-                failure_class=None,
-                outcome=outcome,
-                text=outcome if isinstance(outcome, str) else to_json(outcome).decode(),
-                success=await self._ask_oracle(stage, outcome),
-            )
+            text = outcome if isinstance(outcome, str) else to_json(outcome).decode()
+            success = await self._ask_oracle(stage, outcome)
+            end = finished_end("finished", outcome, text, success)
             message = AIMessage(end["text"], id=f"outcome_{_turn_id(state)}")
             update = {"end": end, "human_value": None, "messages": [message]}
             return _pass(stage, END, update, outcome)

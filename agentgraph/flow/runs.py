@@ -31,7 +31,7 @@ from agentgraph.flow.audit.flow_run import judge
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.spec import FlowSpec
 from agentgraph.flow.stage_run import class_of_guard
-from agentgraph.flow.state import End, ReportValues, new_turn
+from agentgraph.flow.state import ReportValues, aborted_end, new_turn
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.task import with_saver
@@ -47,7 +47,6 @@ from agentgraph.guards.records.audit_trail import (
 from agentgraph.guards.records.effect_log import EffectLog
 from agentgraph.interception import outer_call
 from agentgraph.outcomes import Interrupt
-from agentgraph.participant import sentence_of_stop
 from agentgraph.running import Run, inside_run
 from agentgraph.stream import AnyEvent, FinalStateEvent, InterruptEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
@@ -295,14 +294,7 @@ class FlowRuns:
         """Lead a run to its undoing that has begun it, although its stored state is behind that."""
         guard = effects.record.undone_by
         turn = {**new_turn(effects.record.turn, self._flow.name), "closed": guard}
-        end = End(
-            status="aborted",
-            reason=guard,
-            failure_class=class_of_guard(guard),
-            outcome=None,
-            text=sentence_of_stop(guard, ""),
-            success=None,
-        )
+        end = aborted_end(guard, "", class_of_guard(guard))
         update = {"turn": turn, "guarded": effects.account(), "end": end}
         step: Command[Any] = Command(goto=COMPENSATE, update=update)
         await self._graph.aupdate_state(thread_config(thread_id), step, as_node="finalize")

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.agents.nodes.state import Turn, merge_turn
 from agentgraph.flow.topology import Entry
+from agentgraph.participant import sentence_of_stop
 
 V = TypeVar("V")
 
@@ -55,6 +56,8 @@ class End(TypedDict):
 
     status: Literal["finished", "aborted"]
     reason: str
+    cause: str
+    """Why it was aborted, in words, "" where it was not."""
     failure_class: str | None
     outcome: Any
     text: str
@@ -123,3 +126,29 @@ def new_run(task: str, turn: Turn) -> dict[str, Any]:
         "end": None,
         "stopped_by": None,
     }
+
+
+def aborted_end(guard: str, cause: str, failure_class: str) -> End:
+    """Return the end of a flow that a guard, a failure or a human has ended."""
+    return End(
+        status="aborted",
+        reason=guard,
+        cause=cause,
+        failure_class=failure_class or None,
+        outcome=None,
+        text=sentence_of_stop(guard, cause),
+        success=None,
+    )
+
+
+def finished_end(reason: str, outcome: Any, text: str, success: bool | None = None) -> End:
+    """Return the end of a flow that has answered."""
+    return End(
+        status="finished",
+        reason=reason,
+        cause="",
+        failure_class=None,
+        outcome=outcome,
+        text=text,
+        success=success,
+    )

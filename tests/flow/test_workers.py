@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agentgraph.errors import ConfigurationError
-from agentgraph.flow import Brief, Flow, Summary
+from agentgraph.flow import Brief, Flow, Stage, Summary
 from agentgraph.guards import Deadlines, Gate, Tier
 from agentgraph.stream import StageEvent
 from agentgraph.testing import FakeClock, Fault, call
@@ -155,6 +155,17 @@ async def test_agent_that_hangs_past_its_stages_deadline_is_cut_off_alone() -> N
     events = await played_past_deadline(flow)
     assert told_of("a", events).status == "failed"
     assert [e.status for e in events if e.stage == "fan_in"] == ["started", "failed", "aborted"]
+
+
+async def test_cause_of_an_inner_flows_end_is_told_as_it_was() -> None:
+    stages = {"validate": Stage(after=Gate(policy=lambda subject: "that is secret..."))}
+    inner: Flow[Any] = Flow("inner", work=[worker("a")], stages=stages, guards=guarded())
+    result = await inner.ainvoke("go")
+    flow: Flow[Any] = Flow("outer", work=[inner], guards=guarded())
+    told = [e async for e in flow.astream("go") if isinstance(e, StageEvent)]
+    [problem] = (told_of("inner", told).verdict or {})["problems"]
+    assert problem.endswith("that is secret...") and "The run was ended" not in problem
+    assert result.text.startswith("The run was ended by the guard gate: ")
 
 
 @pytest.mark.parametrize("tier", ["interactive", "batch", "regulated"])

@@ -171,7 +171,7 @@ def step_data(update: Mapping[str, Any], key: str, *, payloads: bool) -> dict[st
             for name, report in reports.items()
         }
     if end is not None:
-        data["end"] = end if payloads else {**end, "outcome": None, "text": ""}
+        data["end"] = end if payloads else {**end, "outcome": None, "cause": "", "text": ""}
     return data
 
 
