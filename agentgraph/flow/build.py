@@ -90,10 +90,16 @@ def _policies(flow: FlowSpec, guards: Guards | None, path: str) -> dict[str, Gua
     """Return the policy of each stage and of each worker, nothing without guards."""
     if guards is None:
         return {}
-    places = {name: path_of(path, name) for name in (*STAGES, *flow.workers)}
-    own = {name: flow.stages.get(name, NO_STAGE).policy or Guards() for name in places}
+
+    def policy_at(name: str, outer: Guards) -> Guards:
+        place = path_of(path, name)
+        own = flow.stages.get(name, NO_STAGE).policy or Guards()
+        return outer.at(place).at_stage(own, place)
+
     whole = guards.for_turns(_MOST_PARTS)
-    return {name: whole.at(at).at_stage(own[name], at) for name, at in places.items()}
+    policies = {name: policy_at(name, whole) for name in STAGES}
+    work = policies["fan_out"]
+    return {**policies, **{name: policy_at(name, work) for name in flow.workers}}
 
 
 def _member_policy(policy: Guards) -> Guards:

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
 from agentgraph.flow.state import Ask, FlowState, HumanValue, aborted_end, finished_end
-from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
+from agentgraph.guards import Decision, DecisionTable, FailureClass, Guards, Tier
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.escalation import CONFIDENCE
 from agentgraph.guards.nodes.human import question
@@ -43,7 +43,7 @@ class NextStep:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What decides on the failures of one stage."""
+    """What decides on the failures of one stage, or of one worker."""
 
     tier: Tier = "batch"
     table: DecisionTable = field(default_factory=DecisionTable)
@@ -55,11 +55,10 @@ class Rules:
     """The safe answer in place of an outcome that must not be shown."""
 
     @classmethod
-    def at(cls, stage: StageRun) -> Rules:
-        """Return the rules of a stage's policy; without guards nobody is asked."""
-        if stage.site is None:
+    def of(cls, policy: Guards | None) -> Rules:
+        """Return the rules of a policy; without guards nobody is asked."""
+        if policy is None:
             return cls()
-        policy = stage.site.policy
         fallback = policy.breaker.fallback if policy.breaker is not None else None
         return cls(
             policy.tier,
@@ -72,7 +71,7 @@ class Rules:
 
 def check_confidence(stage: StageRun, confidence: float) -> None:
     """Raise where a verdict is too unsure: a human is asked then, and nothing is tried anew."""
-    threshold = Rules.at(stage).threshold
+    threshold = Rules.of(None if stage.site is None else stage.site.policy).threshold
     is_low = confidence < threshold
     cause = f"the confidence is {confidence:g}, and {threshold:g} is needed"
     stage.note("after", "confidence", [cause] if is_low else (), confidence)
@@ -98,7 +97,7 @@ def headroom(stage: StageRun) -> str:
 async def decide(stage: StageRun, state: FlowState, failure: StageFailure) -> NextStep:
     """Decide on a failure, record it, and say where the flow goes on."""
     failed_states = [*(state.get("failed_states") or ()), _state_of(state, failure)]
-    rules = Rules.at(stage)
+    rules = Rules.of(stage.policy_for(failure))
     decision = _decision(rules, state, failure, failed_states)
     mast = mast_of(decision.failure_class or "schema_failure")
     verdict = {"passed": False, "problems": [*failure.problems], "mast": mast}

@@ -60,8 +60,11 @@ class StageFailure(Exception):
         evidence: Mapping[str, object] | None = None,
         *,
         is_rejected: bool = False,
+        worker: str = "",
     ) -> None:
         super().__init__(cause)
+        self.worker = worker
+        """Who has failed, where it is the failure of a worker: its guards decide then."""
         self.is_rejected = is_rejected
         """Whether a human has rejected what was made: that is the end of the flow."""
         self.failure_class: FailureClass = failure_class
@@ -73,16 +76,16 @@ class StageFailure(Exception):
 class StageInterceptor(NodeInterceptor):
     """The guards of a flow around one of its stages: a member's run is a part of the flow's."""
 
-    def __init__(self, interceptor: NodeInterceptor, flow: str) -> None:
+    def __init__(self, interceptor: NodeInterceptor, guards: StageGuards) -> None:
         super().__init__(interceptor.site, interceptor.values)
-        self.flow = flow
-        """The path of the flow."""
+        self.guards = guards
 
     def enclosure(self, call: OuterCall) -> Enclosure:
         """Return what the guards know of the stage in which a member runs."""
         outer = super().enclosure(call)
-        path = f"{self.flow}/{call.tool}"  # the stage is no agent, and so no level
-        depth = self.flow.count("/") + 1
+        flow = self.guards.path
+        path = f"{flow}/{call.tool}"  # the stage is no agent, and so no level
+        depth = flow.count("/") + 1
         return Enclosure(outer.account, outer.policy, path, depth, outer.ledger)
 
 
@@ -104,7 +107,7 @@ class StageGuards:
         interceptor = interceptor_of(self.policies[stage], place, GUARD_CHANNELS, state, config)
         if self.effects and interceptor.account.root.effect_log is None:
             interceptor.log_effects_of(config)
-        return StageInterceptor(interceptor, self.path)
+        return StageInterceptor(interceptor, self)
 
 
 def path_of(flow: str, stage: str) -> str:
@@ -144,6 +147,12 @@ class StageRun:
     def site(self) -> Site | None:
         """The flow's guards at this stage."""
         return None if self.interceptor is None else self.interceptor.site
+
+    def policy_for(self, failure: StageFailure) -> Guards | None:
+        """Return the guards that decide on a failure: those of the worker, else of the stage."""
+        if self.interceptor is None:
+            return None
+        return self.interceptor.guards.policies[failure.worker or self.name]
 
     @property
     def label(self) -> str:

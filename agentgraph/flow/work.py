@@ -82,8 +82,8 @@ class WorkStage:
         if failures:
             problems = [f"{worker}: {failure['cause']}" for worker, failure in failures]
             problems += self._work_not_begun(state)
-            rejections = [failure for _, failure in failures if failure["is_rejected"]]
-            first = (rejections or [failure for _, failure in failures])[0]
+            rejections = [entry for entry in failures if entry[1]["is_rejected"]]
+            worker, first = (rejections or failures)[0]
             failure_class: Any = first["failure_class"]
             raise StageFailure(
                 failure_class,
@@ -91,6 +91,7 @@ class WorkStage:
                 "; ".join(problems),
                 problems,
                 is_rejected=bool(rejections),
+                worker=worker,
             )
 
     def _work_not_begun(self, state: FlowState) -> list[str]:

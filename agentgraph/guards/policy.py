@@ -248,6 +248,7 @@ class Policy(PolicyGuards):
         names = stage._stated_names if is_other else stage.override_names
         for name in names - {"stages", "extra"}:
             setattr(level, name, getattr(stage, name))
+        level.override_names = self.override_names | names
         level._take_extra(replaced_guards(stage._extra, self._extra, path))
         if level.budget is not None and level.budget is not self.budget:
             level._inner = (*self._inner, (path, level.budget))

@@ -129,6 +129,16 @@ async def test_budget_of_a_stage_holds_for_that_stage_alone() -> None:
     assert {report.stage for report in result.stages} == {"plan", "fan_out", "fan_in", "validate"}
 
 
+async def test_budget_of_the_work_is_that_of_all_workers_together() -> None:
+    stages = {"fan_out": Stage(budget=CostBudget(tokens=400))}
+    a = worker("a", *["four words are said"] * 50)
+    flow: Flow[Any] = Flow("f", work=[a], plan=many(50), stages=stages, guards=guarded())
+    result = await flow.ainvoke("go")
+    assert (result.status, result.reason) == ("aborted", "cost_budget")
+    assert 0 < result.usage.total_tokens <= 400
+    assert any(done(result)) and not all(done(result))
+
+
 async def test_peers_that_hand_the_same_work_back_and_forth_are_stopped_on_record() -> None:
     sink = MemorySink()
     a = worker("a", *[call("transfer_to_b")] * 30)

@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import AIMessage
 
 from agentgraph import Agent
-from agentgraph.flow import Brief, Flow, Plan, Stage, Summary, Verdict, mast_of
+from agentgraph.flow import Brief, Flow, FlowResult, Plan, Stage, Summary, Verdict, mast_of
 from agentgraph.guards import (
     Cell,
     CircuitBreaker,
@@ -23,7 +23,16 @@ from agentgraph.guards import (
 )
 from agentgraph.stream import GuardEvent
 from agentgraph.testing import Fault, ScriptedModel, call
-from tests.flow.planned_work import flow_of, guarded, plan, requests, stages_of, verdict, worker
+from tests.flow.planned_work import (
+    flow_of,
+    guarded,
+    lead,
+    plan,
+    requests,
+    stages_of,
+    verdict,
+    worker,
+)
 from tests.guards.guarded_agents import audited
 
 TIERS = ("interactive", "batch", "regulated")
@@ -208,6 +217,36 @@ async def test_rules_of_a_stage_decide_on_its_failures() -> None:
     assert (result.status, result.text) == ("finished", "weak")
     result = await ruled(verdict(True, 0.8), escalation=0.9).ainvoke("go")
     assert result.status == "waiting"
+
+
+@pytest.mark.parametrize("stage", ["fan_out", "broken"])
+async def test_rules_of_the_work_or_of_a_worker_decide_on_its_failures(stage: str) -> None:
+    def broken(brief: Brief) -> str:
+        raise RuntimeError("broken")
+
+    async def ruled(**fields: Any) -> FlowResult[Any]:
+        stages = {stage: Stage(guards=Guards(**fields))}
+        flow: Flow[Any] = Flow(
+            "f", work=[broken, worker("b")], stages=stages, guards=guarded("interactive")
+        )
+        return await flow.ainvoke("go")
+
+    failure_class = (await ruled()).failure_class
+    assert failure_class is not None
+    asking = {(failure_class, "interactive"): Cell("escalate")}
+    assert (await ruled(decisions=asking)).status == "waiting"
+    assert (await ruled(replans=0)).replans == 0 < (await ruled()).replans
+
+
+async def test_guards_of_the_work_hold_for_all_workers() -> None:
+    gates = Gate(policy=lambda subject: "poison" not in subject.text)
+    stages = {"fan_out": Stage(guards=Guards(gates=gates))}
+    flow = flow_of(plan("a", "b"), "poison", verdict(), stages=stages)
+    assert (await flow.ainvoke("go")).text == "poison"
+    flow = flow.replace(work=[worker("a", *["poison"] * 9), worker("b")],
+                        supervisor=lead(*again(plan("a", "b"), "ok", verdict())))  # fmt: skip
+    result = await flow.ainvoke("go")
+    assert (result.status, result.failure_class) == ("aborted", "unsafe_output")
 
 
 @pytest.mark.parametrize("where", ["stages", "guards"])
