@@ -136,9 +136,8 @@ class FlowNodes:
         """Make one result of the summaries, once all work is done."""
 
         async def work(stage: StageRun) -> Command[Any]:
-            plan, entries = self.work.plan_in(state), self.work.entries_in(state)
             human_value = human_value_at("fan_in", state)
-            if human_value is None and self.work.topology.due(plan, entries):
+            if human_value is None and not await self.work.is_over(state):
                 return Command(goto="fan_out")
             aggregate = (
                 await self._aggregate(stage, state) if human_value is None else human_value["value"]

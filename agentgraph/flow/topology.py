@@ -6,7 +6,7 @@ on it. So gates, budgets and protections are the same in each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
@@ -15,7 +15,7 @@ from agentgraph.flow.values import Brief, Plan, Summary
 from agentgraph.guards.mechanisms.settings import is_whole
 
 Name: TypeAlias = Literal["supervisor", "hierarchical", "handoff", "sop"]
-Agree: TypeAlias = Callable[[Sequence[Summary]], bool]
+Agree: TypeAlias = Callable[[Sequence[Summary]], bool | Awaitable[bool]]
 
 
 class Failure(TypedDict):
@@ -178,31 +178,26 @@ class Debate:
             yield f"a debate has two briefs or more, and the plan has {len(plan.briefs)}"
 
     def due(self, plan: Plan, entries: Mapping[str, Entry]) -> list[Item]:
-        """Return the briefs of the next round; nothing where all rounds are over, or all agree."""
+        """Return the briefs of the next round; nothing where all rounds are over."""
         size = len(plan.briefs)
         round, in_round = divmod(len(entries), size)
-        if in_round or round >= self.rounds or (round and self._agree(plan, entries, round - 1)):
-            return self._rest(plan, entries, round) if in_round else []
+        is_last = round >= self.rounds or self._has_failures(plan, entries, round - 1)
+        if not in_round and is_last:
+            return []  # nothing is won by another round after a failure
         shown = tuple(_key(round - 1, n) for n in range(size)) if round else ()
-        return [Item(_key(round, n), brief, shown) for n, brief in enumerate(plan.briefs)]
-
-    def _rest(self, plan: Plan, entries: Mapping[str, Entry], round: int) -> list[Item]:
-        """Return the briefs of a round that have not begun, where the round runs in waves."""
-        shown = tuple(_key(round - 1, n) for n in range(len(plan.briefs))) if round else ()
         return [
             Item(_key(round, number), brief, shown)
             for number, brief in enumerate(plan.briefs)
-            if _key(round, number) not in entries
+            if _key(round, number) not in entries  # a round may run in waves
         ]
 
-    def _agree(self, plan: Plan, entries: Mapping[str, Entry], round: int) -> bool:
-        last_entries = [entries[_key(round, number)] for number in range(len(plan.briefs))]
-        if any(entry.get("failure") for entry in last_entries):
-            return True  # nothing is won by another round
-        summaries = [Summary.model_validate(entry["summary"]) for entry in last_entries]
-        if self.agree is not None:
-            return self.agree(summaries)
-        return len({summary.text.strip() for summary in summaries}) == 1
+    def answers(self, plan: Plan, entries: Mapping[str, Entry]) -> list[str]:
+        """Return the entries of a round that is over, nothing while one is under way."""
+        return [] if len(entries) % len(plan.briefs) else self.results(plan, entries)
+
+    def _has_failures(self, plan: Plan, entries: Mapping[str, Entry], round: int) -> bool:
+        keys = [_key(round, number) for number in range(len(plan.briefs))]
+        return any(key in entries and entries[key].get("failure") for key in keys)
 
     def results(self, plan: Plan, entries: Mapping[str, Entry]) -> list[str]:
         """Return the entries of the last round."""
@@ -216,7 +211,8 @@ def debate(rounds: int = 2, agree: Agree | None = None) -> Debate:
 
         Flow("estimate", supervisor=judge, work=[optimist, sceptic], topology=debate(rounds=3))
 
-    It ends early where `agree(summaries)` says so, by default where all have given one text.
+    It ends early where `agree(summaries)` says so, sync or async, by default where all have given
+    one text.
     """
     if not is_whole(rounds, 1):
         raise ConfigurationError(f"debate(rounds={rounds!r}): give 1 or more")

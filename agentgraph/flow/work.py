@@ -24,7 +24,7 @@ from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage import NO_STAGE, Stage
 from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
 from agentgraph.flow.state import FlowState, ReportValues
-from agentgraph.flow.topology import Entry, Failure, Item, Topology
+from agentgraph.flow.topology import Debate, Entry, Failure, Item, Topology
 from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
 from agentgraph.graphs.task import read_state
 from agentgraph.guards import CostBudget
@@ -65,6 +65,16 @@ class WorkStage:
         entries = self.entries_in(state)
         keys = self.topology.results(self.plan_in(state), entries)
         return [self.summary_in(entries[key]) for key in keys if entries[key].get("summary")]
+
+    async def is_over(self, state: FlowState) -> bool:
+        """Tell whether nothing more is due; those in a debate are asked whether they agree."""
+        plan, entries = self.plan_in(state), self.entries_in(state)
+        if not self.topology.due(plan, entries):
+            return True
+        if not isinstance(debate := self.topology, Debate):
+            return False
+        summaries = [self.summary_in(entries[key]) for key in debate.answers(plan, entries)]
+        return bool(summaries and await call_function(debate.agree or _say_the_same, summaries))
 
     def summary_in(self, entry: Entry) -> Summary:
         """Return the summary of an entry that has one."""
@@ -218,6 +228,10 @@ def state_of_task(state: FlowState, config: RunnableConfig, *, is_guarded: bool)
     """Return the state of a worker's task, which a `Send` has started with its brief alone."""
     keys = (*_KEYS, "guarded") if is_guarded else _KEYS
     return cast("FlowState", {**read_state(config, keys), "sent": state["sent"]})
+
+
+async def _say_the_same(summaries: Sequence[Summary]) -> bool:
+    return len({summary.text.strip() for summary in summaries}) == 1
 
 
 def available_names(summaries: Sequence[Summary]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from agentgraph import Agent
 from agentgraph.errors import ConfigurationError
-from agentgraph.flow import Flow, Stage, Summary, debate
+from agentgraph.flow import Brief, Flow, Stage, Summary, debate
 from agentgraph.guards import Gate
 from agentgraph.testing import ScriptedModel, call
 from tests.flow.planned_work import flow_of, guarded, plan, reports, requests, verdict, worker
@@ -86,6 +87,41 @@ async def test_debate_ends_after_its_rounds_or_when_its_judge_says_so() -> None:
     await flow.ainvoke("go")
     assert len(requests(c)) == 1
     assert seen[0] == ["c", "d"]
+
+
+class Estimate(Summary):
+    hours: int
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_judge_of_a_debate_is_asked_once_a_round_and_off_the_loop(is_async: bool) -> None:
+    judged: list[list[int]] = []
+    threads: list[int] = []
+
+    def near(estimates: Sequence[Estimate]) -> bool:
+        threads.append(threading.get_ident())
+        judged.append([estimate.hours for estimate in estimates])
+        return max(judged[-1]) - min(judged[-1]) < 3
+
+    async def near_later(estimates: Sequence[Estimate]) -> bool:
+        return near(estimates)
+
+    def estimating(name: str, *hours: int) -> Any:
+        rest = iter(hours)
+
+        def estimate(brief: Brief) -> Estimate:
+            return Estimate(worker=name, text="an estimate", hours=next(rest))
+
+        estimate.__name__ = name
+        return estimate
+
+    agree: Any = near_later if is_async else near
+    work = [estimating("a", 1, 4), estimating("b", 9, 6)]
+    flow: Flow[Any] = Flow("f", work=work, summary=Estimate, topology=debate(5, agree),
+                           guards=guarded())  # fmt: skip
+    assert (await flow.ainvoke("go")).status == "finished"
+    assert judged == [[1, 9], [4, 6]]
+    assert is_async == (threading.get_ident() in threads)
 
 
 async def test_procedure_runs_in_order_each_on_those_before() -> None:
