@@ -26,6 +26,7 @@ from agentgraph.flow.members import (
     MemberRun,
     call_function,
     faults_in,
+    name_of,
     read_as,
 )
 from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
@@ -319,13 +320,15 @@ class StageRun:
         """Ask a member, or call a function; return its answer, in the form of the schema."""
         if not isinstance(member, Member):
             value = await call_function(member, *arguments)
-            return value if schema is None else self.read(schema, value)
-        answer = await self._run(member, text)
-        if schema is None:
-            if answer.output is None and not answer.text.strip():
-                raise StageFailure("schema_failure", "gate", f"{member.name} has answered nothing")
-            return answer.text if answer.output is None else answer.output
-        return self.read(schema, answer.text if answer.output is None else answer.output)
+        else:
+            answer = await self._run(member, text)
+            value = answer.text if answer.output is None else answer.output
+        if schema is not None:
+            return self.read(schema, value)
+        if value is None or (isinstance(value, str) and not value.strip()):
+            name = member.name if isinstance(member, Member) else name_of(member)
+            raise StageFailure("schema_failure", "gate", f"{name} has answered nothing")
+        return value
 
     async def answer_of(self, member: Member, text: str) -> Answer:
         """Run a worker; raises `StageFailure` where a guard has ended it."""
@@ -435,7 +438,10 @@ def failure_in(error: Exception) -> StageFailure:
 
 def error_text(error: Exception) -> str:
     """Return an error in words: our own say enough, of others the kind is told too."""
-    return str(error) if isinstance(error, AgentGraphError) else f"{type(error).__name__}: {error}"
+    text, kind = str(error), type(error).__name__
+    if isinstance(error, AgentGraphError):
+        return text
+    return f"{kind}: {text}" if text else kind
 
 
 def _failure_of(error: GuardStopped) -> StageFailure:

@@ -132,6 +132,19 @@ async def test_part_that_answers_nothing_has_failed() -> None:
     assert "lead has answered nothing" in result.text
 
 
+@pytest.mark.parametrize("part", ["aggregate", "finalize"])
+@pytest.mark.parametrize("answer", [None, " "])
+async def test_function_that_answers_nothing_has_failed(part: str, answer: Any) -> None:
+    def forgetful(value: Any) -> Any:
+        return answer
+
+    parts: Any = {part: forgetful}
+    flow: Flow[Any] = Flow("f", work=[worker("a")], guards=guarded("interactive"), **parts)
+    result = await flow.ainvoke("go")
+    assert (result.status, result.failure_class) == ("aborted", "schema_failure")
+    assert "forgetful has answered nothing" in result.text
+
+
 async def test_peers_without_a_planner_begin_with_the_first() -> None:
     a, b = worker("a", call("transfer_to_b")), worker("b")
     flow: Flow[Any] = Flow("f", work=[a, b], topology="handoff", guards=guarded())
