@@ -12,6 +12,7 @@ from langgraph.store.base import BaseStore
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from agentgraph.agents.spec.values import value_faults
 from agentgraph.errors import ConfigurationError
 from agentgraph.flow.members import Function, is_participant, member_of, name_of
 from agentgraph.flow.stage import STAGES, Stage
@@ -166,8 +167,8 @@ class FlowSpec:
             yield f"outcome={form!r}: give a pydantic model, as a class"
         if self.oracle is not None and not callable(self.oracle):
             yield f"oracle={self.oracle!r}: give a function of the outcome"
-        if not isinstance(self.guards, Guards | Default | None):
-            yield f"guards={self.guards!r}: give Guards, or None"
+        names = ("guards", "checkpointer", "store", "durability")
+        yield from value_faults({name: getattr(self, name) for name in names})
 
     def _brief_faults(self) -> Iterator[str]:
         """Yield that nobody could fill the briefs: without a planner they have a task alone."""
@@ -187,6 +188,9 @@ class FlowSpec:
             )
 
     def _stage_faults(self) -> Iterator[str]:
+        if not isinstance(self.stages, Mapping):
+            yield f"stages={self.stages!r}: give a mapping of stages and workers to a Stage"
+            return
         names = [*STAGES, *self.workers]
         for name, stage in self.stages.items():
             if name not in names:

@@ -169,3 +169,17 @@ def test_all_faults_of_a_flow_are_told_at_once() -> None:
         "'nope'",
     ):
         assert part in faults
+
+
+def test_faults_of_how_a_flow_is_stored_are_told() -> None:
+    fields: Any = {"guards": 3, "checkpointer": 4, "store": 5, "durability": "soon", "stages": [6]}
+    with pytest.raises(ConfigurationError) as error:
+        Flow("f", work=[worker("a")], **fields)
+    told = [fault.partition(":")[0] for fault in error.value.faults]
+    assert sorted(told) == [
+        "checkpointer=4",
+        "durability='soon'",
+        "guards=3",
+        "stages=[6]",
+        "store=5",
+    ]

@@ -38,9 +38,9 @@ def value_faults(fields: Mapping[str, object]) -> Iterator[str]:
     Each fault names the field, its value and what to give in its place.
     """
     for name, (fits, advice) in _VALUES.items():
-        if not fits(fields[name]):
+        if name in fields and not fits(fields[name]):
             yield f"{name}={_display(fields[name])}: {advice}"
-    model = fields["model"]
+    model = fields.get("model")
     if isinstance(model, str) and (fault := name_fault(model)) is not None:
         yield fault
 
