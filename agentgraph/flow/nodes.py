@@ -107,6 +107,7 @@ class FlowNodes:
             plan, entries = self.work.plan_in(state), self.work.entries_in(state)
             stage.is_part = bool(entries)
             if not entries:
+                await stage.tell("started")
                 await stage.check_before(as_json(plan))
             wave = self.work.wave(stage, self.work.topology.due(plan, entries), self.stages)
             admission = await stage.admit([item.brief.worker for item in wave])
@@ -118,7 +119,7 @@ class FlowNodes:
                 command, await self._refuse(admission.guard, refusals, state, config)
             )
 
-        return await self._run("fan_out", state, config, work)
+        return await self._run("fan_out", state, config, work, tells=False)
 
     def worker(self, name: str) -> Callable[[FlowState, RunnableConfig], Awaitable[Any]]:
         """Return the node of one worker: what it brings, or why it brings nothing."""
@@ -137,17 +138,22 @@ class FlowNodes:
 
         async def work(stage: StageRun) -> Command[Any]:
             human_value = human_value_at("fan_in", state)
-            if human_value is None and not await self.work.is_over(state):
-                return Command(goto="fan_out")
+            if human_value is None:
+                if not await self.work.is_over(state):
+                    return Command(goto="fan_out")
+                is_whole = not self.work.has_failures(state)
+                await self._stage("fan_out", state, config).tell("finished", {"passed": is_whole})
+            await stage.tell("started")
             aggregate = (
                 await self._aggregate(stage, state) if human_value is None else human_value["value"]
             )
             await stage.check_after(aggregate)
+            await stage.tell("finished", {"passed": True})
             return _pass(
                 stage, "validate", {"aggregate": aggregate, "human_value": None}, aggregate
             )
 
-        return await self._run("fan_in", state, config, work)
+        return await self._run("fan_in", state, config, work, tells=False)
 
     async def validate(self, state: FlowState, config: RunnableConfig) -> Command[Any]:
         """Get the verdict on the aggregate."""
@@ -339,12 +345,17 @@ class FlowNodes:
         begin: Mapping[str, Any] | None = None,
         *,
         is_gate: bool = False,
+        tells: bool = True,
     ) -> Command[Any]:
-        """Run a stage, or the gate behind it, and go where it leads to."""
+        """Run a stage, or the gate behind it, and go where it leads to.
+
+        With `tells` its begin and its end are told; a stage of several nodes does that itself.
+        """
         stage = self._stage(name, state, config)
         stage.is_part = is_gate
         await stage.catch_up(config)
-        command = await self._command_of(stage, state, work, begin, is_gate=is_gate)
+        tells = tells and not is_gate
+        command = await self._command_of(stage, state, work, begin, tells=tells)
         await stage.record(cast("dict[str, Any]", command.update or {}), config)
         return command
 
@@ -355,12 +366,12 @@ class FlowNodes:
         work: Work,
         begin: Mapping[str, Any] | None,
         *,
-        is_gate: bool,
+        tells: bool,
     ) -> Command[Any]:
         account = None if stage.site is None else stage.site.account
         if account is not None and (guard := account.ended_by):
             return self._follow(decisions.ended_by(guard, account), state, {}, account)
-        if not is_gate:
+        if tells:
             await stage.tell("started")
         try:
             command = await stage.in_time(partial(work, stage))
@@ -374,7 +385,7 @@ class FlowNodes:
             step = await decisions.decide(stage, state, failure)
             update = {**_with_begin(begin, {"reports": stage.report()}), **_account_of(stage)}
             return self._follow(step, state, update, account)
-        if not is_gate and command.goto != "fan_out":
+        if tells:
             await stage.tell("finished", {"passed": True})
         own = cast("dict[str, Any]", command.update or {})
         return Command(goto=command.goto, update={**_with_begin(begin, own), **_account_of(stage)})

@@ -104,6 +104,10 @@ class WorkStage:
                 worker=worker,
             )
 
+    def has_failures(self, state: FlowState) -> bool:
+        """Tell whether any work of the present attempt has failed."""
+        return any(entry.get("failure") for entry in self.entries_in(state).values())
+
     def _work_not_begun(self, state: FlowState) -> list[str]:
         numbers = {key.rpartition(".")[2] for key in self.entries_in(state)}
         briefs = enumerate(self.plan_in(state).briefs)

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from agentgraph import Agent
 from agentgraph.errors import RoutingError
-from agentgraph.flow import Brief, Flow, Plan, Summary, Verdict
+from agentgraph.flow import Brief, Flow, Plan, Summary, Verdict, debate
 from agentgraph.testing import ScriptedModel, call
 from tests.flow.planned_work import (
     flow_of,
@@ -24,6 +24,8 @@ from tests.flow.planned_work import (
     verdict,
     worker,
 )
+
+STAGES = ("plan", "fan_out", "fan_in", "validate", "finalize")
 
 
 class Page(BaseModel):
@@ -123,6 +125,21 @@ async def test_what_is_done_is_told_as_it_happens() -> None:
         ("fan_out", "a", "started"),
         ("fan_out", "a", "finished"),
     ]
+
+
+@pytest.mark.parametrize("topology", ["supervisor", "sop", "handoff", debate(rounds=3)])
+async def test_work_is_told_as_one_stage_around_all_its_workers(topology: Any) -> None:
+    turns = [call("transfer_to_b")] if topology == "handoff" else ["one", "two", "three"]
+    work = [worker("a", *turns), worker("b", *"987")]
+    briefs = plan("a") if topology == "handoff" else plan("a", "b")
+    flow = flow_of(briefs, "ok", verdict(), work=work, topology=topology, guards=guarded(fan_out=1))
+    told = await stages_of(flow)
+    of_stages = [(stage, status) for stage, name, status in told if not name]
+    assert [stage for stage, _ in of_stages[::2]] == [*STAGES]
+    assert of_stages == [(s, status) for s in STAGES for status in ("started", "finished")]
+    places = [at for at, (stage, name, _) in enumerate(told) if name]
+    begin, end = told.index(("fan_out", "", "started")), told.index(("fan_out", "", "finished"))
+    assert [begin + 1, end - 1] == [places[0], places[-1]]
 
 
 async def test_usage_is_told_by_stage_and_in_all() -> None:
