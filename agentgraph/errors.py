@@ -9,10 +9,12 @@ AgentGraphError             catch it to catch all of them; `.code` is a stable n
 │   ├── StaleOwner          its lease was lost: another process drives it now
 │   ├── InsideRound         a round waits for its own session: send without `admitted=True`
 │   └── Quarantined         its log cannot be read, or its code is not registered: fix that
+├── AlreadyDecided          somebody has decided this question before: it says what, when and who
 ├── ModelError              the model's provider failed: its own error is the chained exception
 ├── GuardStopped            a guard ended the run: `.decision` says which, and why
 └── StorageError            the store cannot be reached or read: check its URL and its server
 
+AlreadyDecided is a RoutingError and a SessionError: threads and sessions ask questions.
 RoutingWarning is the category of the warnings that a team gives when it is built.
 
 An error that is raised without a message has its docstring as the message.
@@ -23,10 +25,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
 from difflib import get_close_matches
 
 __all__ = [
     "AgentGraphError",
+    "AlreadyDecided",
     "ConfigurationError",
     "GuardStopped",
     "InsideRound",
@@ -119,6 +123,36 @@ class Quarantined(SessionError):
     """The session can be read but not run: repair its log, or register its code."""
 
     code = "quarantined"
+
+
+class AlreadyDecided(RoutingError, SessionError):
+    """Somebody has decided this question before: `decision` says what counts.
+
+    `sender` is who has decided, None where that is not known; `decided_at` is when, in UTC.
+    """
+
+    code = "already_decided"
+
+    def __init__(
+        self,
+        where: str,
+        interrupt_id: str,
+        decision: object,
+        *,
+        decided_at: datetime | None = None,
+        sender: str | None = None,
+    ) -> None:
+        self.interrupt_id = interrupt_id
+        self.decision = decision
+        self.decided_at = decided_at
+        self.sender = sender
+        value = repr(decision)
+        value = value if len(value) <= _LONGEST_DECISION else f"{value[: _LONGEST_DECISION - 1]}…"
+        instant = f" at {decided_at.isoformat(timespec='seconds')}" if decided_at else ""
+        super().__init__(
+            f"{where}: {interrupt_id} was decided already: {sender or 'somebody'} has answered "
+            f"{value}{instant}, and that decision counts"
+        )
 
 
 class ModelError(AgentGraphError):
@@ -217,6 +251,7 @@ def _text_of(error: BaseException) -> str:
 
 
 _LONGEST_TEXT = 400
+_LONGEST_DECISION = 200
 _SHORTEST_SECRET = 8
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL", re.IGNORECASE)
 _SECRETS: tuple[tuple[re.Pattern[str], str], ...] = tuple(

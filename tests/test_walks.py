@@ -20,7 +20,7 @@ CEILINGS = {
     "session": Walk(modules=99, hops=1090, depth=21),
     "server": Walk(modules=33, hops=124, depth=12),
     "retry": Walk(modules=56, hops=295, depth=18),
-    "escalation": Walk(modules=65, hops=404, depth=17),
+    "escalation": Walk(modules=65, hops=411, depth=17),
 }
 
 

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Generic, cast, overload
 from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import StateSnapshot
 from typing_extensions import Unpack
 
 from agentgraph.agents.build import PRIVATE_CHANNELS, compile_in_team, compile_root
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of, visible_graph
-from agentgraph.agents.run.inputs import Input
+from agentgraph.agents.run.inputs import Continuation, Decisions, Input
 from agentgraph.agents.run.recovery import Answers, Journal
 from agentgraph.agents.run.remains import remains_of_run
 from agentgraph.agents.run.reply import Output, Reply, output_of
-from agentgraph.agents.run.runner import Continuation, Runner
+from agentgraph.agents.run.runner import Runner
 from agentgraph.agents.spec.agent_spec import AgentChanges, AgentFields, AgentSpec
 from agentgraph.agents.spec.checks import faults_of, faults_under, gates_under
 from agentgraph.agents.spec.output import Form, StoredAnswer, Strategy
@@ -165,16 +165,19 @@ class Agent(AgentSpec, Generic[Output]):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
+        sender: str | None = None,
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> Reply[Output]:
         """Go on with a run that waits for decisions, given by the ids of its interrupts.
 
-        It works in any process, with nothing but the thread's checkpoint. Raises `RoutingError`
-        for a decision on an interrupt that is not open.
+        It works in any process, with nothing but the thread's checkpoint. A decision is stored, as
+        that of `sender`, before the run goes on. The same one once more goes on with a run that was
+        cut off since; another one raises `AlreadyDecided`, as does any once the run has gone on to
+        its end. Raises `RoutingError` for a decision on an interrupt that is not open.
         """
-        command: Command[Any] = Command(resume=decisions)
-        return await self._runner.answer(command, thread_id, context, config)
+        answers = Decisions(decisions, sender)
+        return await self._runner.answer(answers, thread_id, context, config)
 
     async def acontinue(
         self,
@@ -188,7 +191,8 @@ class Agent(AgentSpec, Generic[Output]):
             reply = await agent.acontinue("42")  # after a crash, a cancellation or a `ModelError`
 
         What finished before does not run again; a tool call that was under way does, and an
-        `@effect` whose outcome is unknown is looked up or reported as unknown. Raises
+        `@effect` whose outcome is unknown is looked up or reported as unknown. Decisions that were
+        given before count. Raises
         `RoutingError` where no run was cut off, or where it waits for decisions.
         """
         return await self._runner.answer(Continuation(), thread_id, context, config)
@@ -240,11 +244,14 @@ class Agent(AgentSpec, Generic[Output]):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
+        sender: str | None = None,
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> Reply[Output]:
         """Go on with a run that waits for decisions."""
-        return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
+        return run_sync(
+            self.aresume(thread_id, decisions, sender=sender, context=context, config=config)
+        )
 
     def as_tool(self) -> AgentTool:
         """Return a tool that asks this agent; the agent gets the request and nothing else."""

@@ -11,13 +11,11 @@ from langchain_core.messages import AnyMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.graph import Graph
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.types import Command
 from pydantic import BaseModel
 from typing_extensions import Unpack
 
 from agentgraph.agents.picture import mermaid_of, mimebundle_of, picture_of
-from agentgraph.agents.run.inputs import Input
-from agentgraph.agents.run.runner import Continuation
+from agentgraph.agents.run.inputs import Continuation, Decisions, Input
 from agentgraph.agents.spec.tools import AgentTool, agent_tool
 from agentgraph.blocking import iterate_sync, run_sync
 from agentgraph.flow.build import PRIVATE_CHANNELS, FlowInPlace, compile_flow
@@ -132,16 +130,18 @@ class Flow(FlowSpec, Generic[T]):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
+        sender: str | None = None,
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> FlowResult[T]:
         """Go on with a flow that waits for decisions, given by the ids of its interrupts.
 
-        Each question takes one decision, whichever process comes first: raises
-        `RoutingError("unknown_interrupt")` for one that is not open.
+        Each question takes one decision, that of whichever process comes first. It is stored, as
+        that of `sender`, before the flow goes on. The same one once more goes on with a flow that
+        was cut off since; another one raises `AlreadyDecided`. Raises
+        `RoutingError("unknown_interrupt")` for a question that is not open.
         """
-        command: Command[Any] = Command(resume=decisions)
-        return await self._runs.answer(command, thread_id, context, config)
+        return await self._runs.answer(Decisions(decisions, sender), thread_id, context, config)
 
     async def acontinue(
         self,
@@ -215,11 +215,14 @@ class Flow(FlowSpec, Generic[T]):
         thread_id: str,
         decisions: Mapping[str, object],
         *,
+        sender: str | None = None,
         context: object = None,
         config: RunnableConfig | None = None,
     ) -> FlowResult[T]:
         """Go on with a flow that waits for decisions."""
-        return run_sync(self.aresume(thread_id, decisions, context=context, config=config))
+        return run_sync(
+            self.aresume(thread_id, decisions, sender=sender, context=context, config=config)
+        )
 
     def history(self, thread_id: str) -> list[AnyMessage]:
         """Return the messages of a thread."""

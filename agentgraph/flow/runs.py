@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,15 +15,24 @@ from langgraph.types import Command, StateSnapshot
 
 from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up_all
 from agentgraph.agents.run.decisions import (
+    DecisionLog,
     Questions,
-    denials,
+    decisions_in,
     overdue_questions,
     reachable_questions,
+    refuses_decision,
+    rejections,
 )
-from agentgraph.agents.run.inputs import Input, decisions_of, messages_of
+from agentgraph.agents.run.inputs import (
+    Continuation,
+    Decisions,
+    Input,
+    decisions_of,
+    messages_of,
+)
 from agentgraph.agents.run.recovery import is_finished
 from agentgraph.agents.run.reply import questions_of
-from agentgraph.agents.run.runner import Continuation, new_run
+from agentgraph.agents.run.runner import new_run
 from agentgraph.agents.run.threads import queues_of, thread_config, turn_id_of
 from agentgraph.clock import clock
 from agentgraph.errors import ConfigurationError, RoutingError, kind_of
@@ -62,6 +71,8 @@ class _Start:
     """The reports of stages that earlier processes have run."""
     effects: Sequence[Entry] = ()
     """What the run before has done, which was cut off."""
+    decided_ids: frozenset[str] = frozenset()
+    """The questions whose decisions it goes on with."""
 
 
 class FlowRuns:
@@ -76,7 +87,7 @@ class FlowRuns:
 
     async def answer(
         self,
-        input: Input | Continuation,
+        input: Input | Decisions | Continuation,
         thread_id: str | None,
         context: Any,
         config: RunnableConfig | None,
@@ -87,7 +98,7 @@ class FlowRuns:
 
     def stream(
         self,
-        input: Input | Continuation,
+        input: Input | Decisions | Continuation,
         thread_id: str | None,
         context: Any,
         config: RunnableConfig | None,
@@ -143,8 +154,9 @@ class FlowRuns:
 
     async def questions(self, thread_id: str) -> tuple[Interrupt, ...]:
         """Return the open questions of a thread."""
-        config = thread_config(thread_id)
-        return self._questions_in(await whole_state(self._graph, config, subgraphs=True))
+        questions = self._questions_in(await self._snapshot(thread_id))
+        decisions = decisions_in(await self._latest(thread_id)) if questions else {}
+        return tuple(question for question in questions if question.id not in decisions)
 
     def _questions_in(self, snapshot: StateSnapshot) -> tuple[Interrupt, ...]:
         name = self._flow.name
@@ -171,7 +183,11 @@ class FlowRuns:
             )
 
     async def _answer_on(
-        self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig
+        self,
+        run: Run,
+        input: Input | Decisions | Continuation,
+        context: Any,
+        config: RunnableConfig,
     ) -> FlowResult[Any]:
         async with self._queues.take(run.thread_id, self._saver, run):
             run.began_at = clock().wall()
@@ -187,11 +203,17 @@ class FlowRuns:
                 run.has_ended, run.outer = True, None
 
     async def _turn(
-        self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig
+        self,
+        run: Run,
+        input: Input | Decisions | Continuation,
+        context: Any,
+        config: RunnableConfig,
     ) -> FlowResult[Any]:
+        if isinstance(input, Command):
+            input = decisions_of(input)
         if isinstance(input, Continuation):
             start = await self._start_from_cut_off_run(run)
-        elif isinstance(input, Command):
+        elif isinstance(input, Decisions):
             start = await self._start_from_decisions(run, input)
         else:
             start = await self._start_from_messages(run, messages_of(input), context, config)
@@ -280,13 +302,12 @@ class FlowRuns:
         if effects is not None and effects.is_undoing and COMPENSATE not in snapshot.next:
             await self._begin_undoing(thread_id, effects)
             snapshot = await self._snapshot(thread_id)
-        ids = overdue_questions(snapshot)
-        if ids or COMPENSATE in snapshot.next:
+        is_denied = overdue_questions(snapshot, latest) or rejections(snapshot, latest)
+        if is_denied or COMPENSATE in snapshot.next:
             earlier = Run(pending_turn_id(latest) or run.id, thread_id, self._queues)
             earlier.is_resumed, earlier.tell = True, run.tell
-            decisions: Any = Command(resume=denials(ids)) if ids else None
             with inside_run(earlier):
-                start = _Start(decisions, earlier=_reports_in(snapshot))
+                start = await self._resume(earlier, snapshot, latest, Decisions({}))
                 await self._run_audited(earlier, start, context, config)
         return await self._latest(thread_id)
 
@@ -322,22 +343,47 @@ class FlowRuns:
                 await self._begin_undoing(run.thread_id, effects)
                 latest = await self._latest(run.thread_id)
         snapshot = await self._go_on(run, latest)
-        ids = overdue_questions(snapshot)
-        decisions: Any = Command(resume=denials(ids)) if ids else None
-        return _Start(decisions, earlier=_reports_in(snapshot))
+        return await self._resume(run, snapshot, latest, Decisions({}))
 
-    async def _start_from_decisions(self, run: Run, command: Command[Any]) -> _Start:
-        """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
+    async def _start_from_decisions(self, run: Run, answers: Decisions) -> _Start:
+        """Refuse decisions on questions that are not open; LangGraph would ignore them silently.
+
+        The same decision once more goes on with a run that was cut off after it.
+        """
         latest = await self._latest(run.thread_id)
         snapshot = await self._go_on(run, latest)
+        log = DecisionLog(run.thread_id, self._graph.checkpointer, latest)  # type: ignore[arg-type]
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
+            log.refuse_others(answers.values, await log.on(answers.values.keys()))
             return _Start(None, earlier=_reports_in(snapshot))
         questions = Questions.of(snapshot, latest)
-        saver: Any = self._graph.checkpointer
-        decisions = questions.accept(run.thread_id, decisions_of(command), saver)
-        if questions.open_ids - decisions.keys():
-            decisions = {**denials(overdue_questions(snapshot)), **decisions}
-        return _Start(Command(resume=decisions), earlier=_reports_in(snapshot))
+        new_values = await questions.accept(answers.values, log, run.id)
+        if new_values:
+            return await self._resume(run, snapshot, latest, Decisions(new_values, answers.sender))
+        if (
+            latest is None
+            or is_finished(latest)
+            or (questions.open_ids and not questions.decisions)
+        ):
+            await log.refuse(answers.values.keys())
+        return await self._start_from_cut_off_run(run)
+
+    async def _resume(
+        self, run: Run, snapshot: StateSnapshot, latest: CheckpointTuple | None, answers: Decisions
+    ) -> _Start:
+        """Go on with decisions once they are stored, and with those of a run that was cut off."""
+        log = DecisionLog(run.thread_id, self._graph.checkpointer, latest)  # type: ignore[arg-type]
+        questions = Questions.of(snapshot, latest)
+        decisions = await questions.store(answers, log, snapshot, run.id)
+        resume: Any = Command(resume=decisions) if decisions else None
+        return _Start(resume, _reports_in(snapshot), decided_ids=frozenset(decisions))
+
+    async def _reopen(self, run: Run, ids: Collection[str]) -> None:
+        """Open those questions again that are still asked after a run that had their decisions."""
+        if ids:
+            latest = await self._latest(run.thread_id)
+            log = DecisionLog(run.thread_id, self._graph.checkpointer, latest)  # type: ignore[arg-type]
+            await log.reopen(ids, await self._snapshot(run.thread_id))
 
     async def _go_on(self, run: Run, latest: CheckpointTuple | None) -> StateSnapshot:
         """Let a run be the one that was cut off, or that waits; return the state of its thread."""
@@ -378,14 +424,21 @@ class FlowRuns:
     async def _run(
         self, run: Run, start: _Start, context: Any, config: RunnableConfig
     ) -> FlowResult[Any]:
-        output = await run_whole(
-            self._graph,
-            start.graph_input,
-            with_saver(config, self._graph.checkpointer),  # type: ignore[arg-type]
-            context=context,
-            durability=self._flow.durability,
-            version="v2",
-        )
+        try:
+            output = await run_whole(
+                self._graph,
+                start.graph_input,
+                with_saver(config, self._graph.checkpointer),  # type: ignore[arg-type]
+                context=context,
+                durability=self._flow.durability,
+                version="v2",
+            )
+        except Exception as error:
+            if refuses_decision(error):
+                await self._reopen(run, start.decided_ids)
+            raise
+        asked_ids = {question.id for question in output.interrupts}
+        await self._reopen(run, start.decided_ids & asked_ids)
         return self._result(run, start, output.value or {}, output.interrupts)
 
     def _result(

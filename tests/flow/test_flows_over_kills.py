@@ -161,7 +161,7 @@ def test_one_of_two_decisions_counts(child: Pen, tmp_path: Path, topology: str) 
         for process in (child, other):
             process.until("ended")
     refused = [one.get("refused") for one in told]
-    assert sorted(map(str, refused)) == ["None", "unknown_interrupt"]
+    assert sorted(map(str, refused)) == ["None", "already_decided"]
     is_approved = refused[0] is None
     kept, undone = kept_and_undone(story)
     assert (len(kept), len(undone)) == ((3, 0) if is_approved else (0, 3))

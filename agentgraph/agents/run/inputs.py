@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from langchain_core.messages import AnyMessage, HumanMessage, convert_to_messages
@@ -11,7 +12,7 @@ from typing_extensions import TypedDict
 
 from agentgraph.clock import new_id
 from agentgraph.display import shortened
-from agentgraph.errors import ConfigurationError
+from agentgraph.errors import ConfigurationError, RoutingError
 from agentgraph.history import is_blank
 
 Block: TypeAlias = Mapping[str, object]
@@ -26,6 +27,27 @@ class MessagesInput(TypedDict):
 
 MessageInput: TypeAlias = str | AnyMessage | Sequence[AnyMessage | str | Block] | MessagesInput
 Input: TypeAlias = MessageInput | Command[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Stands for an input where a run that waits is to go on with decisions."""
+
+    values: Mapping[str, object]
+    """The decisions by the ids of their interrupts."""
+    sender: str | None = None
+    """Who has decided, None where the caller does not say."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Mapping):
+            raise RoutingError(
+                "decisions are given by the ids of their interrupts: {interrupt.id: decision}",
+                code="unknown_interrupt",
+            )
+
+
+class Continuation:
+    """Stands for an input where a run that was cut off is to go on."""
 
 
 def messages_of(input: MessageInput) -> list[AnyMessage]:
@@ -78,11 +100,12 @@ def _no_input(input: object) -> ConfigurationError:
     )
 
 
-def decisions_of(command: Command[Any]) -> Any:
+def decisions_of(command: Command[Any]) -> Decisions:
     """Return the decisions of a `Command`; raises `ConfigurationError` for any other one."""
     if command.goto or command.update or command.graph:
         raise ConfigurationError(
             "of a Command only `resume` is an input: Command(resume={interrupt.id: decision})",
             code="input",
         )
-    return command.resume
+    values: Any = command.resume
+    return Decisions(values)

@@ -14,8 +14,21 @@ from langgraph.errors import GraphRecursionError
 from langgraph.types import Command, StateSnapshot
 
 from agentgraph.agents.run.cut_off_effects import CutOffEffects
-from agentgraph.agents.run.decisions import Questions, denials, overdue_questions
-from agentgraph.agents.run.inputs import Input, MessageInput, decisions_of, messages_of
+from agentgraph.agents.run.decisions import (
+    DecisionLog,
+    Questions,
+    overdue_questions,
+    refuses_decision,
+    rejections,
+)
+from agentgraph.agents.run.inputs import (
+    Continuation,
+    Decisions,
+    Input,
+    MessageInput,
+    decisions_of,
+    messages_of,
+)
 from agentgraph.agents.run.recovery import (
     Recovery,
     has_orphans,
@@ -60,10 +73,6 @@ from agentgraph.stream import AnyEvent
 from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent, event_stream
 
 
-class Continuation:
-    """Stands for an input where a run that was cut off is to go on."""
-
-
 def new_run(
     thread_id: str | None, config: RunnableConfig | None, owner: ThreadQueues
 ) -> tuple[Run, RunnableConfig]:
@@ -92,6 +101,8 @@ class _Start:
     """The thread's last checkpoint, which the run need not load once more."""
     effects: CutOffEffects | None = None
     """What an earlier run has done that was cut off."""
+    decided_ids: frozenset[str] = frozenset()
+    """The questions whose decisions it goes on with."""
 
 
 class Runner:
@@ -118,7 +129,7 @@ class Runner:
 
     async def answer(
         self,
-        input: Input | Continuation,
+        input: Input | Decisions | Continuation,
         thread_id: str | None,
         context: Any,
         config: RunnableConfig | None,
@@ -171,17 +182,30 @@ class Runner:
         await self._threads.forget(thread_id)
 
     async def _turn(
-        self, run: Run, input: Input | Continuation, context: Any, config: RunnableConfig
+        self,
+        run: Run,
+        input: Input | Decisions | Continuation,
+        context: Any,
+        config: RunnableConfig,
     ) -> Reply[Any]:
         """Run one turn; the caller has acquired the thread."""
+        if isinstance(input, Command):
+            input = decisions_of(input)
         if isinstance(input, Continuation):
             start = await self._start_from_cut_off_run(run)
-        elif isinstance(input, Command):
+        elif isinstance(input, Decisions):
             start = await self._start_from_decisions(input, run)
         else:
             start = await self._start_from_messages(input, run, context, config)
-        outcome = await self._run_audited(start, run, context, config)
+        try:
+            outcome = await self._run_audited(start, run, context, config)
+        except Exception as error:
+            if refuses_decision(error):
+                await self._threads.reopen(run.thread_id, start.decided_ids)
+            raise
         if outcome.interrupts:
+            asked_ids = {question.id for question in outcome.interrupts}
+            await self._threads.reopen(run.thread_id, start.decided_ids & asked_ids)
             questions, path = await self._threads.new_questions(run.thread_id)
             agents = {question.id: asker for asker, question in questions}
             outcome = replace(outcome, agents=agents, active=path)
@@ -201,7 +225,7 @@ class Runner:
         latest = await self._threads.checkpoint(run.thread_id, run)
         is_cut_off = latest is not None and not is_finished(latest)
         if latest is not None and is_cut_off:
-            latest = await self._deny_overdue(latest, run, context, config)
+            latest = await self._settle_denials(latest, run, context, config)
         effects = await self._left_effects(run, latest)
         if (is_cut_off or effects is not None) and await self._threads.prepare_compensation(
             run.thread_id, latest, effects
@@ -213,17 +237,20 @@ class Runner:
             effects = await self._left_effects(run, latest)
         return await self._take_over(run, messages, latest, effects)
 
-    async def _deny_overdue(
+    async def _settle_denials(
         self, latest: CheckpointTuple, run: Run, context: Any, config: RunnableConfig
     ) -> CheckpointTuple | None:
         """Deny what nobody has decided in time, and undo what that ends; return what is then last.
 
         That is the default of such a question; a question that is still in time is dropped instead.
+        A rejection that a killed process has stored is carried out too.
         """
-        ids = overdue_questions(await self._threads.snapshot(run.thread_id))
-        if not ids:
+        snapshot = await self._threads.snapshot(run.thread_id)
+        if not overdue_questions(snapshot, latest) and not rejections(snapshot, latest):
             return latest
-        denial = await self._start_from_decisions(Command(resume=denials(ids)), run)
+        self._refuse_other_agent(run.thread_id, snapshot)
+        questions = Questions.of(snapshot, latest)
+        denial = await self._resume(run, snapshot, latest, questions, Decisions({}))
         outcome = await self._run_audited(denial, run, context, config)
         run.is_resumed, run.reports = False, {}
         if not outcome.interrupts:
@@ -278,17 +305,22 @@ class Runner:
                     code="not_cut_off",
                 )
             return start
-        if overdue_ids := overdue_questions(snapshot):
-            return await self._start_from_decisions(Command(resume=denials(overdue_ids)), run)
-        if open_ids := sorted(Questions.of(snapshot, latest).open_ids):
+        questions = Questions.of(snapshot, latest)
+        if overdue_questions(snapshot, latest):
+            return await self._resume(run, snapshot, latest, questions, Decisions({}))
+        if questions.open_ids and not questions.decisions:
             raise RoutingError(
                 f"the run on thread {run.thread_id!r} was not cut off, it waits for decisions on "
-                f"{', '.join(open_ids)}: resume it with them",
+                f"{', '.join(sorted(questions.open_ids))}: resume it with them",
                 code="waits_for_decisions",
             )
         is_ahead = effects is not None and not effects.is_undoing and effects.is_ahead_of(snapshot)
-        if is_ahead or has_orphans(snapshot):  # it would forget what it has done, and do it again
+        has_passed = is_ahead and not questions.open_ids
+        # From its state it would forget what it has done, and do it again.
+        if has_passed or (has_orphans(snapshot) and not questions.decisions):
             return await self._take_over(run, [], latest, effects)
+        if questions.decisions:
+            return await self._resume(run, snapshot, latest, questions, Decisions({}))
         run.is_resumed = True
         messages = snapshot.values.get("messages") or []
         asked = max((n for n, m in enumerate(messages) if isinstance(m, HumanMessage)), default=-1)
@@ -296,22 +328,49 @@ class Runner:
         earlier = unsaved_messages(snapshot, run.journal)
         return _Start(None, known_ids, earlier, turn_id_of(latest) or run.id, latest)
 
-    async def _start_from_decisions(self, command: Command[Any], run: Run) -> _Start:
-        """Refuse decisions on questions that are not open; LangGraph would ignore them silently."""
-        run.is_resumed = True
+    async def _start_from_decisions(self, answers: Decisions, run: Run) -> _Start:
+        """Refuse decisions on questions that are not open; LangGraph would ignore them silently.
+
+        The same decision once more goes on with a run that was cut off after it.
+        """
         snapshot = await self._threads.snapshot(run.thread_id)
         turn = self._refuse_other_agent(run.thread_id, snapshot)
         latest = await self._threads.checkpoint(run.thread_id, run)
-        known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        log = DecisionLog(run.thread_id, self._threads.saver, latest)
         if COMPENSATE in snapshot.next:  # the decision was accepted, and is being carried out
+            log.refuse_others(answers.values, await log.on(answers.values.keys()))
+            run.is_resumed = True
+            known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
             return _Start(None, known_ids, turn=turn["id"], checkpoint=latest)
         questions = Questions.of(snapshot, latest)
-        decisions = questions.accept(run.thread_id, decisions_of(command), self._threads.saver)
-        if questions.open_ids - decisions.keys():
-            decisions = {**denials(overdue_questions(snapshot)), **decisions}
+        new_values = await questions.accept(answers.values, log, turn.get("id", ""))
+        if new_values:
+            answers = Decisions(new_values, answers.sender)
+            return await self._resume(run, snapshot, latest, questions, answers)
+        try:
+            return await self._start_from_cut_off_run(run)
+        except RoutingError:  # it was not cut off: it has ended, or waits for another decision
+            await log.refuse(answers.values.keys())
+            raise
+
+    async def _resume(
+        self,
+        run: Run,
+        snapshot: StateSnapshot,
+        latest: CheckpointTuple | None,
+        questions: Questions,
+        answers: Decisions,
+    ) -> _Start:
+        """Go on with decisions once they are stored, and with those of a run that was cut off."""
+        run.is_resumed = True
+        turn = (snapshot.values.get("turn") or {}).get("id", "")
+        log = DecisionLog(run.thread_id, self._threads.saver, latest)
+        known_ids = frozenset(message.id for message in snapshot.values.get("messages", ()))
+        decisions = await questions.store(answers, log, snapshot, turn)
         earlier, run.reports = left_for_resume(snapshot, run.journal)
         resume: Command[Any] = Command(resume=decisions)
-        return _Start(resume, known_ids, earlier, turn.get("id", ""), latest)
+        ids = frozenset(decisions)
+        return _Start(resume, known_ids, earlier, turn, latest, decided_ids=ids)
 
     def _refuse_other_agent(self, thread_id: str, snapshot: StateSnapshot) -> Mapping[str, Any]:
         """Return the turn of a thread; raise `RoutingError` where it is another agent's."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,7 +21,7 @@ from langgraph.types import Command, StateSnapshot
 from langgraph.types import Interrupt as RawInterrupt
 
 from agentgraph.agents.run.cut_off_effects import CutOffEffects, is_cut_off, look_up_all
-from agentgraph.agents.run.decisions import reachable_questions
+from agentgraph.agents.run.decisions import DecisionLog, decisions_in, reachable_questions
 from agentgraph.agents.run.recovery import (
     Recovery,
     active_path,
@@ -128,7 +128,20 @@ class Threads:
 
     async def questions(self, thread_id: str) -> list[tuple[str, RawInterrupt]]:
         """Return the open questions of a thread, each with the path of its agent."""
-        return self._questions_in(await self.snapshot(thread_id))
+        questions = self._questions_in(await self.snapshot(thread_id))
+        if questions:
+            decisions = decisions_in(await self.saver.aget_tuple(thread_config(thread_id)))
+            questions = [
+                (path, question) for path, question in questions if question.id not in decisions
+            ]
+        return questions
+
+    async def reopen(self, thread_id: str, ids: Collection[str]) -> None:
+        """Open those questions again that are still asked after a run that had their decisions."""
+        if ids:
+            latest = await self.saver.aget_tuple(thread_config(thread_id))
+            log = DecisionLog(thread_id, self.saver, latest)
+            await log.reopen(ids, await self.snapshot(thread_id))
 
     async def new_questions(
         self, thread_id: str

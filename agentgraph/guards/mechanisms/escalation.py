@@ -238,6 +238,16 @@ def is_overdue(question: object) -> bool:
     return end is not None and clock().wall() > end
 
 
+def is_rejected(question: object, decision: object) -> bool:
+    """Tell whether a question is an escalation, and a decision on it rejects it."""
+    if not isinstance(question, Mapping) or question.get("type") != "escalation":
+        return False
+    try:
+        return Answer.read(decision).type == "reject"
+    except ValueError:
+        return False
+
+
 def response_schema(allowed: Sequence[Verb] = VERBS) -> dict[str, object]:
     """Return the JSON schema of what `Answer.read` takes."""
     if invalid_verbs := [verb for verb in allowed if verb not in VERBS]:

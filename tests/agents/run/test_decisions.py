@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from langchain_core.messages import AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
+from pydantic import BaseModel
 
 from agentgraph import Agent
-from agentgraph.errors import ConfigurationError, RoutingError
+from agentgraph.clock import use_clock
+from agentgraph.errors import AlreadyDecided, ConfigurationError, RoutingError
 from agentgraph.stream import FinalStateEvent, ToolResponseEvent
-from agentgraph.testing import ScriptedModel, call
+from agentgraph.testing import FakeClock, ScriptedModel, call
+
+
+class Number(BaseModel):
+    value: int
 
 
 def ask(question: str) -> str:
@@ -311,3 +321,71 @@ def test_a_fresh_process_goes_on_with_the_decision(tmp_path: Path) -> None:
     assert told.startswith("all is decided | root/mid/leaf | ")
     assert told.endswith("'human said yes', 'counted']")
     assert log.read_text() == "ran\n"
+
+
+async def test_late_decider_is_told_who_has_decided_what_and_when() -> None:
+    model = ScriptedModel([[call("ask", question="one")], "done", "nothing"])
+    agent = Agent("a", model=model, tools=[ask], checkpointer=InMemorySaver())
+    with use_clock(FakeClock(start=1_000.0)):
+        asked = await agent.ainvoke("go", thread_id="t")
+        ids = [question.id for question in asked.interrupts]
+        await agent.aresume("t", dict.fromkeys(ids, "yes"), sender="ann")
+    await agent.ainvoke("and now?", thread_id="t")
+
+    for answer in ("yes", "no"):
+        with pytest.raises(AlreadyDecided, match="ann has answered 'yes' at 1970-01-01") as refused:
+            await agent.aresume("t", {ids[0]: answer}, sender="bob")
+        error = refused.value
+        assert isinstance(error, RoutingError) and error.code == "already_decided"
+        assert (error.interrupt_id, error.decision, error.sender) == (ids[0], "yes", "ann")
+        assert error.decided_at == datetime.fromtimestamp(1_000, UTC)
+
+
+async def test_question_that_refuses_a_decision_can_be_decided_again() -> None:
+    def order(state: MessagesState) -> dict[str, Any]:
+        number = interrupt("how many?", response_schema=Number)
+        return {"messages": [AIMessage(f"{number.value} it is")]}
+
+    builder = StateGraph(MessagesState)
+    builder.add_node("order", order)
+    builder.add_edge(START, "order")
+    shop = builder.compile(name="shop")
+    model = ScriptedModel([call("transfer_to_shop")])
+    agent = Agent("a", model=model, agents=[shop], checkpointer=InMemorySaver())
+    [question] = (await agent.ainvoke("go", thread_id="t")).interrupts
+
+    for _ in range(2):
+        with pytest.raises(Exception, match="Number"):
+            await agent.aresume("t", {question.id: "a few"})
+        assert [open.id for open in await agent.ainterrupts("t")] == [question.id]
+
+    assert (await agent.aresume("t", {question.id: {"value": 3}})).text == "3 it is"
+
+
+async def test_decision_of_a_run_that_was_cancelled_counts_when_it_goes_on() -> None:
+    tries: list[object] = []
+    is_paying = asyncio.Event()
+
+    async def pay() -> str:
+        """Pay."""
+        tries.append(interrupt("pay?"))
+        if len(tries) == 1:
+            is_paying.set()
+            await asyncio.Event().wait()
+        return "paid"
+
+    model = ScriptedModel([call("pay"), "done"])
+    agent = Agent("a", model=model, tools=[pay], checkpointer=InMemorySaver())
+    [question] = (await agent.ainvoke("go", thread_id="t")).interrupts
+    run = asyncio.create_task(agent.aresume("t", {question.id: "yes"}))
+    await is_paying.wait()
+    run.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await run
+
+    assert await agent.ainterrupts("t") == ()
+    with pytest.raises(AlreadyDecided):
+        await agent.aresume("t", {question.id: "no"})
+
+    assert (await agent.acontinue("t")).text == "done"
+    assert tries == ["yes", "yes"]

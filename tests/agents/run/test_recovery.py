@@ -301,7 +301,7 @@ async def test_what_a_cut_off_resume_did_is_known_though_no_checkpoint_has_it() 
     with pytest.raises(asyncio.CancelledError):
         await cut
     with pytest.raises(RoutingError, match="decided already"):
-        await agent.aresume("t", decisions)
+        await agent.aresume("t", dict.fromkeys(decisions, "no"))
 
     await agent.ainvoke("what has been done?", thread_id="t")
 

@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent
 from agentgraph.agents import Reply
-from agentgraph.errors import RoutingError
+from agentgraph.errors import AlreadyDecided, RoutingError
 from agentgraph.guards import Gate, Guards, MemorySink
 from agentgraph.testing import ScriptedModel, call
 from tests.guards.escalating_agents import (
@@ -124,8 +124,8 @@ async def test_a_decision_counts_once(place: str, reason: str, verb: str) -> Non
     replies = [one for one in results if isinstance(one, Reply)]
     [refused] = [one for one in results if isinstance(one, RoutingError)]
     assert [decided(place, one) for one in replies] == [text]
-    assert refused.code == "unknown_interrupt"
-    with pytest.raises(RoutingError, match="does not wait for"):
+    assert isinstance(refused, AlreadyDecided) and refused.decision == decision
+    with pytest.raises(AlreadyDecided, match="decided already"):
         await agent.aresume("t", {question.id: "approve"})
     assert till.tries.count("pay tea") == 1
     assert till.tries.count("give back tea") == (verb == "reject")
