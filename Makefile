@@ -8,13 +8,15 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 COMPILE := CUSTOM_COMPILE_COMMAND="make pins" $(BIN)/pip-compile --quiet --strip-extras \
 	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+PEERS := $(patsubst benchmarks/contract/requirements/%.txt,.venv-peers/%/.stamp,\
+	$(wildcard benchmarks/contract/requirements/*.txt))
 SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test soak soak-flows check format tables bench pins clean
+.PHONY: help demo test soak soak-flows check format tables bench contract-peers pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.stamp  ## Hold a conversation with the example support desk, without a key or a network
 	$(BIN)/python -m agentgraph_server.demo
@@ -46,6 +48,9 @@ tables: .venv/.stamp  ## Write the pages of docs/ that are made of the code
 bench: .venv/.bench  ## Run the benchmarks, beside the peers they compare with
 	$(BIN)/python -m benchmarks
 
+contract-peers: .venv/.stamp $(PEERS)  ## Probe the resume contract on ours and on its peers, PEER=key on one
+	$(BIN)/python -m benchmarks.contract $(PEER)
+
 pins: .venv/.stamp  ## Resolve the pins in requirements/ again; UPGRADE=--upgrade takes newer ones
 	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra cedar --extra notebook \
 		-o requirements/dev.txt pyproject.toml requirements/dev.in
@@ -72,4 +77,10 @@ clean:  ## Remove caches and built files, not .venv
 
 .venv/.bench: requirements/bench.txt .venv/.stamp
 	$(PIP) -r requirements/bench.txt
+	@touch $@
+
+# Each peer has an environment of its own: they want different releases of the same packages.
+.venv-peers/%/.stamp: benchmarks/contract/requirements/%.txt .venv/.stamp
+	test -x .venv-peers/$*/bin/python || $(BIN)/python -m venv .venv-peers/$*
+	$(PIP:$(BIN)%=.venv-peers/$*/bin%) -r $<
 	@touch $@

@@ -1,0 +1,85 @@
+"""The peers: which module plays each, in which environment, on which kind of store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["CONTESTANTS", "PROPERTIES", "Contestant"]
+
+
+PROPERTIES = {
+    "prefix continuation": "Killed in the third step and resumed: neither of the first two runs "
+    "again, and the third does.",
+    "effect once": "Killed after the charge was made and before its step is recorded, and resumed: "
+    "the charge is looked up or told of as unknown, not repeated in silence.",
+    "fork determinism": "Forked twice where it asks: the forks begin equal, ask anew, take "
+    "opposite answers, and only the one that was answered with yes pays.",
+    "checkpoint validity": "A text where the state has a number is refused when it is written. "
+    "The newest record, cut in half, is detected when it is read.",
+    "consume once": "Eight processes answer yes at once: one payment. Killed after the payment, "
+    "the run does not take a no for it.",
+    "recovery determinism": "Three copies of a store are recovered, one of them killed and "
+    "recovered again: all end equal.",
+    "liveness": "Killed at six points, from the first step to after the payment: the run can be "
+    "brought to its end within a minute.",
+}
+"""What is probed, in the order of the page."""
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A framework, with a store and a way of persistence."""
+
+    key: str
+    title: str
+    module: str
+    environment: str
+    """The name of its requirements and of its environment; "" is this project's own."""
+    packages: tuple[str, ...]
+    way: str
+    """Its documented way of persistence and resume, in words."""
+    store: Literal["files", "postgres"] = "files"
+    effects: str = ""
+    """Its documented mechanism for an effect of unknown outcome; "" if there is none."""
+    notes: str = ""
+
+
+CONTESTANTS = (
+    Contestant(
+        "agentgraph-sqlite",
+        "agentgraph, thread on SQLite",
+        "agentgraph_threads",
+        "",
+        ("langgraph-agentgraph", "langgraph"),
+        "an Agent on a thread of a sqlite:/// URL, durability sync, effect with lookup, interrupt",
+        effects="effect and its lookup",
+    ),
+    Contestant(
+        "agentgraph-postgres",
+        "agentgraph, thread on Postgres",
+        "agentgraph_threads",
+        "",
+        ("langgraph-agentgraph", "langgraph"),
+        "the same on a postgresql:// URL",
+        store="postgres",
+        effects="effect and its lookup",
+    ),
+    Contestant(
+        "langgraph-sqlite",
+        "LangGraph, SQLite",
+        "langgraph",
+        "langgraph",
+        ("langgraph", "langgraph-checkpoint-sqlite"),
+        "a StateGraph with a pydantic state, AsyncSqliteSaver, durability sync, interrupt",
+    ),
+    Contestant(
+        "langgraph-postgres",
+        "LangGraph, Postgres",
+        "langgraph",
+        "langgraph",
+        ("langgraph", "langgraph-checkpoint-postgres"),
+        "the same with AsyncPostgresSaver",
+        store="postgres",
+    ),
+)
