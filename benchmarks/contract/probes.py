@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from benchmarks.contract.processes import Broken, NotOfferedHere, World
-from benchmarks.contract.scenario import STEPS
+from benchmarks.contract.scenario import STEPS, Outcome
 
 __all__ = ["PROBES", "Finding", "Subject", "find"]
 
@@ -62,8 +62,13 @@ def prefix_continuation(subject: Subject) -> Finding:
 def effect_once(subject: Subject) -> Finding:
     world = subject.new_world()
     world.kill("begin", "charge:after")
-    outcome = world.play("resume")
+    told = world.told("resume")
     count = world.lines().count("charge")
+    if "error" in told and count == 1:
+        return Finding("held", f"the run is not taken up again, by an error: {told['error']}")
+    if "error" in told:
+        raise Broken(f"resume: {told['error']}")
+    outcome = Outcome(**told["outcome"])
     if count == 1 and "charge" in str(outcome.state):
         return Finding("held", "the outcome was looked up, and the effect not repeated")
     if count == 1:
@@ -92,8 +97,11 @@ def fork_determinism(subject: Subject) -> Finding:
 
 
 def checkpoint_validity(subject: Subject) -> Finding:
-    good_misfit, misfit = _misfit(subject)
     good_torn, torn = _torn(subject)
+    try:
+        good_misfit, misfit = _misfit(subject)
+    except NotOfferedHere as error:
+        return Finding("not offered" if good_torn else "broken", f"{error}; {torn}")
     return Finding("held" if good_misfit and good_torn else "broken", f"{misfit}; {torn}")
 
 
@@ -125,7 +133,7 @@ def _torn(subject: Subject) -> tuple[bool, str]:
         return True, f"a torn record is detected ({told['error'].split(':')[0]})"
     more = world.lines()[len(before) :]
     again = " ".join(more) or "nothing"
-    return False, f"a torn record is passed over in silence, and {again} ran again"
+    return False, f"a torn record is passed over without an error, and {again} ran again"
 
 
 def consume_once(subject: Subject) -> Finding:
@@ -183,9 +191,13 @@ def recovery_determinism(subject: Subject) -> Finding:
 
 
 def liveness(subject: Subject) -> Finding:
-    stuck = [f"{point}: {why}" for point in KILLS if (why := _stuck(subject, point))]
+    stuck: dict[str, list[str]] = {}
+    for point in KILLS:
+        if why := _stuck(subject, point):
+            stuck.setdefault(why, []).append(point)
     if stuck:
-        return Finding("broken", f"nobody can go on after a kill at {'; '.join(stuck)}")
+        reasons = (f"at {', '.join(points)} ({why})" for why, points in stuck.items())
+        return Finding("broken", f"nobody can go on after a kill {'; '.join(reasons)}")
     return Finding("held", f"after a kill at each of {len(KILLS)} points the run came to its end")
 
 

@@ -82,4 +82,21 @@ CONTESTANTS = (
         "the same with AsyncPostgresSaver",
         store="postgres",
     ),
+    Contestant(
+        "agent-framework",
+        "Microsoft Agent Framework",
+        "agent_framework",
+        "agent_framework",
+        ("agent-framework-core",),
+        "a workflow with FileCheckpointStorage, resumed from its latest checkpoint, request_info",
+    ),
+    Contestant(
+        "pydantic-graph",
+        "pydantic-graph 1",
+        "pydantic_graph",
+        "pydantic_graph",
+        ("pydantic-graph",),
+        "a Graph with FileStatePersistence, taken up by iter_from_persistence",
+        notes="pydantic-graph 2 has no persistence any more: all seven are not offered there.",
+    ),
 )
