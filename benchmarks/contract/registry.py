@@ -99,4 +99,12 @@ CONTESTANTS = (
         "a Graph with FileStatePersistence, taken up by iter_from_persistence",
         notes="pydantic-graph 2 has no persistence any more: all seven are not offered there.",
     ),
+    Contestant(
+        "openai-agents",
+        "OpenAI Agents SDK",
+        "openai_agents",
+        "openai_agents",
+        ("openai-agents",),
+        "SQLiteSession, RunState in a file while a tool needs approval",
+    ),
 )
