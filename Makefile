@@ -12,7 +12,7 @@ PEERS := $(patsubst benchmarks/contract/requirements/%.txt,.venv-peers/%/.stamp,
 	$(wildcard benchmarks/contract/requirements/*.txt))
 SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test soak soak-flows check format tables bench contract-peers pins clean
+.PHONY: help demo test soak soak-flows contract check format tables bench contract-peers pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -30,6 +30,9 @@ soak: .venv/.stamp  ## Kill processes two thousand times, in sessions and while 
 
 soak-flows: .venv/.stamp  ## Kill the processes of flows three hundred times, on SQLite and on Postgres
 	$(BIN)/python -m tests.flow.soak
+
+contract: .venv/.stamp  ## Play each cell of the resume contract; CELLS="thread, sqlite" plays some
+	$(BIN)/python -m tests.contract
 
 check: .venv/.stamp  ## Check format, lint, types, import directions and public names
 	$(BIN)/ruff format --check .

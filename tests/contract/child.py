@@ -1,0 +1,201 @@
+"""The processes of the matrix: each goes on from what its predecessors have left, to the end.
+
+As a script it forks a child per order, as `tests.sessions.crashing` does. All that a child has to
+tell is in the ledger: what its store had when it began, how it was refused, and the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agentgraph import Hub
+from agentgraph.errors import AgentGraphError, RoutingError, SessionError
+from agentgraph.sessions import open_log
+from agentgraph.sessions.single.memory import messages_in
+from agentgraph.sessions.single.team import SingleTeam
+from agentgraph.storage import open_saver
+from tests.contract.cells import UNSEEN, Subject
+from tests.contract.ledger import Ledger
+from tests.contract.site import Site, WatchedLog, watch_savers
+from tests.contract.subjects import Till, agent_of, doubtful, flow_of, team_of
+from tests.sessions.crashing import serve, tell
+
+THREAD = "t"
+LEASE_S = 30.0
+RACE_IS_LOST = frozenset({"not_cut_off", "unknown_interrupt", "too_late", "decided"})
+"""The codes of the errors by which a process hears that another one was first."""
+
+
+@dataclass
+class Actor:
+    """One process at work on a cell."""
+
+    url: str
+    till: Till
+    decides: str
+    """What it decides on each question."""
+    begins: bool
+    """Whether it sends the first message, where there is none: one process does."""
+    greets: bool
+    """Whether it says hello in the end, to see that the thread goes on."""
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.till.site.ledger
+
+    def note_end(self, end: Any) -> None:
+        self.till.site.come_to(UNSEEN)
+        self.ledger.write("end", data=end)
+
+    def note_refusal(self, error: AgentGraphError) -> None:
+        self.ledger.write("refused", error.code, data=str(error))
+        if error.code not in RACE_IS_LOST:
+            raise error
+
+    # On threads.
+
+    async def on_thread(self, gate: str) -> None:
+        """Go on with an agent or a flow on its thread, and then say hello."""
+        subject = self.till.subject
+        is_flow = subject.home == "flow"
+        fields: dict[str, Any] = {"checkpointer": self.url, "durability": subject.durability}
+        if subject.is_undone and not is_flow:
+            fields["guards"] = doubtful()
+        runner: Any = flow_of(self.till, **fields) if is_flow else agent_of(self.till, **fields)
+        stored = rows(await runner.ahistory(THREAD))
+        await wait_at(gate)
+        self.ledger.write("stored", data=stored)
+        reply = await self._begun(runner)
+        while reply is not None and reply.interrupts:
+            self.till.site.come_to(UNSEEN, "milk" if subject.asks else "")
+            reply = await self._decided(runner, [question.id for question in reply.interrupts])
+        self.note_end(await self._end(runner))
+        if not is_flow and self.greets:
+            reply = await runner.ainvoke("hello", thread_id=THREAD)
+            self.ledger.write("alive", data=bool(reply.text or reply.interrupts))
+
+    async def _begun(self, runner: Any) -> Any:
+        try:
+            return await runner.acontinue(THREAD)
+        except RoutingError as error:
+            if error.code == "waits_for_decisions":
+                ids = [question.id for question in await runner.ainterrupts(THREAD)]
+                return await self._decided(runner, ids)
+            if error.code != "not_cut_off":
+                raise
+        if await runner.ahistory(THREAD) or not self.begins:
+            return None
+        return await runner.ainvoke("go", thread_id=THREAD)
+
+    async def _decided(self, runner: Any, ids: list[str]) -> Any:
+        try:
+            return await runner.aresume(THREAD, dict.fromkeys(ids, self.decides))
+        except RoutingError as error:
+            self.note_refusal(error)
+            return await self._begun(runner) if await runner.ainterrupts(THREAD) else None
+
+    async def _end(self, runner: Any) -> Any:
+        messages = rows(await runner.ahistory(THREAD))
+        if self.till.subject.home != "flow":
+            return {"messages": messages}
+        result = await runner.aresult(THREAD) if messages else None
+        stages = [[s.stage, s.worker] for s in result.stages] if result else []
+        return {"messages": messages, "status": result and result.status, "stages": stages}
+
+    # In sessions.
+
+    async def in_session(self, gate: str) -> None:
+        """Go on with a session, until it is closed or has nothing to do."""
+        subject, site = self.till.subject, self.till.site
+        log: Any = WatchedLog(open_log(self.url), site)
+        served = self._served(subject)
+        hub = Hub(log, open_saver(self.url), [served], LEASE_S)
+        await hub.start(None)
+        async with hub:
+            session = await hub.session(served, id=THREAD, ttl=None)
+            stored = [envelope_row(one) for one in await session.history()]
+            await wait_at(gate)
+            self.ledger.write("stored", data=stored)
+            await self._settled(session)
+            envelopes = await session.history()
+            told = (
+                rows(await messages_in(log, THREAD, envelopes)) if subject.home == "alone" else []
+            )
+            end = {"messages": [envelope_row(one) for one in envelopes], "told": told}
+            self.note_end({**end, "status": session.state.status})
+            if self.greets and not session.state.is_ended:
+                answer = await session.ask("hello")
+                self.ledger.write("alive", data=bool(answer.text or answer.interrupts))
+
+    def _served(self, subject: Subject) -> Any:
+        if subject.home == "team":
+            return team_of(self.till, subject.durability)
+        durability: Any = "sync" if subject.stores_steps else "async"
+        guards = {"guards": doubtful()} if subject.is_undone else {}
+        return SingleTeam.of(agent_of(self.till, durability=durability, **guards))
+
+    async def _settled(self, session: Any) -> None:
+        if self.begins and not session.state.is_ended:
+            await session.send("user", "go", idempotency_key="go")
+        while True:
+            state = await session.settled()
+            asked = state.interrupts.items()
+            open_ids = [key for key, question in asked if "decision" not in question]
+            if state.is_ended or not open_ids:
+                return
+            try:
+                await session.decide(open_ids[0], self.decides)
+            except SessionError as error:
+                self.note_refusal(error)
+
+
+def rows(messages: list[Any]) -> list[list[Any]]:
+    """Return messages without what differs from run to run."""
+    calls = [[[c["name"], c["args"]] for c in getattr(m, "tool_calls", ())] for m in messages]
+    return [[m.type, str(m.text), each] for m, each in zip(messages, calls, strict=True)]
+
+
+def envelope_row(envelope: Any) -> list[Any]:
+    """Return what is to stay of an envelope for ever."""
+    data: Mapping[str, Any] = envelope.event_data
+    said = data.get("body", data.get("text", data.get("decision", "")))
+    return [envelope.sequence, envelope.envelope_id, envelope.event_type, envelope.sender_id, said]
+
+
+async def wait_at(gate: str) -> None:
+    """Say that all is ready, and wait until the gate, a named pipe, is opened; "" is none."""
+    if gate:
+        tell(ready=True)
+        await asyncio.to_thread(Path(gate).read_bytes)
+
+
+async def play(
+    url: str,
+    ledger: str,
+    subject: list[str],
+    kill: str = "",
+    gate: str = "",
+    decides: str = "approve",
+    begins: bool = True,
+    greets: bool = True,
+) -> None:
+    """Go on with a cell to its end, or up to the instant of a kill."""
+    what = Subject(*subject)
+    site = Site(Ledger(ledger), what.operation, kill)
+    watch_savers(site)
+    actor = Actor(url, Till(what, site), decides, begins, greets)
+    if what.home in ("alone", "team"):
+        await actor.in_session(gate)
+    else:
+        await actor.on_thread(gate)
+
+
+if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1)  # where does it hang?
+    serve({"play": play})
