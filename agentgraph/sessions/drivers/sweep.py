@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from agentgraph.clock import clock
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.protocol import EmptyInbox
 
 logger = logging.getLogger("agentgraph")
 
 _INTERVAL_S = 1.0
+
+
+class WakeSession(Protocol):
+    """Wakes the driver of a session, whose inbox may have an entry."""
+
+    def __call__(self, session_id: str, *, has_entry: bool) -> None: ...
 
 
 class Sweep:
@@ -22,7 +30,7 @@ class Sweep:
     """
 
     def __init__(
-        self, log: Log, wake: Callable[[str], None], wake_suspended: Callable[[], None]
+        self, log: Log, wake: WakeSession, wake_suspended: Callable[[], None]
     ) -> None:
         self._log = log
         self._wake_suspended = wake_suspended
@@ -55,7 +63,7 @@ class Sweep:
         """Wake the drivers of all sessions that need an owner."""
         self._wake_suspended()
         for session_id in await self._log.unfinished_sessions(clock().wall()):
-            self._wake(session_id)
+            self._wake(session_id, has_entry=not isinstance(session_id, EmptyInbox))
 
     def schedule(self, due_at: float | None) -> None:
         """Make sure that the sweep looks no later than `due_at`."""

@@ -20,6 +20,7 @@ from agentgraph.sessions.log.protocol import (
     NO_BLOBS,
     AppendNotice,
     ChangeListener,
+    EmptyInbox,
     InboxConflict,
     InboxEntry,
     SessionQuery,
@@ -294,7 +295,7 @@ class MemoryLog:
 
     async def unfinished_sessions(self, now: float) -> list[str]:
         return [
-            session_id
+            session_id if session.inbox else EmptyInbox(session_id)
             for session_id, session in self._sessions.items()
             if (
                 session.owner is not None

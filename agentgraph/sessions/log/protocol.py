@@ -28,6 +28,12 @@ class AppendNotice(str):
     __slots__ = ()
 
 
+class EmptyInbox(str):
+    """The id of an unfinished session whose inbox has no entry: whoever drives it reads none."""
+
+    __slots__ = ()
+
+
 class InboxConflict(SessionError):
     """An entry arrived in the inbox while a session was being closed: admit it too, then close."""
 
@@ -362,7 +368,7 @@ class Log(Protocol):
         """Return the sessions that need an owner: runnable, with an inbox, or with a due timer.
 
         Also sessions that have ended but still have an owner: that hub was killed before it deleted
-        their checkpoints.
+        their checkpoints. The id of one whose inbox is known to be empty may be an `EmptyInbox`.
         """
         ...
 

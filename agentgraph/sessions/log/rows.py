@@ -29,6 +29,7 @@ from agentgraph.sessions.envelopes.payload import (
 )
 from agentgraph.sessions.log.protocol import (
     DamagedSession,
+    EmptyInbox,
     InboxEntry,
     SessionSummary,
     StoredSession,
@@ -209,6 +210,12 @@ def read_summary(row: Row) -> SessionSummary:
         tenant_of(key),
         _metadata(metadata),
     )
+
+
+def read_unfinished(rows: Sequence[Row]) -> list[str]:
+    """Read the ids of unfinished sessions; a later row of one tells that its inbox has an entry."""
+    flags = {from_ascii(session_id): has_entry for _, session_id, has_entry in rows}
+    return [key if has_entry else EmptyInbox(key) for key, has_entry in flags.items()]
 
 
 def _metadata(text: object) -> Mapping[str, Any]:

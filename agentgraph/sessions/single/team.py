@@ -147,8 +147,8 @@ class SingleTeam(CompiledTeam):
         graph = speaker.graph
         channels = nested_memories = None
         if isinstance(graph, CompiledStateGraph):
-            has_private = isinstance(participant, HasPrivateChannels)
-            private = participant.private_channels if has_private else ()
+            member: object = participant
+            private = member.private_channels if isinstance(member, HasPrivateChannels) else ()
             channels = LastingChannels(graph, {NOTES, *private})
             nested_memories = NestedMemories(graph)
         return SingleSpeaker(

@@ -10,6 +10,7 @@ import pytest
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_EXPIRED
 from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary
+from agentgraph.sessions.log.protocol import EmptyInbox
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state import state as states
 from agentgraph.sessions.state.fold import fold_all
@@ -758,7 +759,9 @@ async def test_unfinished_are_those_that_need_somebody(log: Log) -> None:
     await log.enqueue("waits", waiting("w"))
     await log.enqueue("all", waiting("w"))
 
-    assert await log.unfinished_sessions(10) == ["runs", "due", "waits", "all"]
+    unfinished = await log.unfinished_sessions(10)
+    assert unfinished == ["runs", "due", "waits", "all"]
+    assert [isinstance(key, EmptyInbox) for key in unfinished] == [True, True, False, False]
     assert await log.unfinished_sessions(0) == ["runs", "waits", "all"]
 
 

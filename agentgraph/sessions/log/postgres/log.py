@@ -292,9 +292,7 @@ class PostgresLog:
         self._notify(None)
 
     async def unfinished_sessions(self, now: float) -> list[str]:
-        return [
-            r.from_ascii(row[1]) for row in await self._ask(sql.UNFINISHED_SESSIONS, {"now": now})
-        ]
+        return r.read_unfinished(await self._ask(sql.UNFINISHED_SESSIONS, {"now": now}))
 
     async def owned_sessions(self, owner: str) -> list[str]:
         rows = await self._ask(sql.OWNED_SESSIONS, {"owner": r.to_ascii(owner)})

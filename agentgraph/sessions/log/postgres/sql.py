@@ -278,15 +278,16 @@ FORGET = (
     "DELETE FROM agentgraph_sessions WHERE session_id = %(session_id)s",
 )
 # Each SELECT is answered by its own partial index.
+# The last column tells whether the inbox has an entry.
 UNFINISHED_SESSIONS = """
-SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable
-UNION SELECT ordinal, session_id FROM agentgraph_sessions WHERE due_at <= %(now)s
-UNION SELECT s.ordinal, s.session_id
+SELECT ordinal, session_id, 0 FROM agentgraph_sessions WHERE runnable
+UNION SELECT ordinal, session_id, 0 FROM agentgraph_sessions WHERE due_at <= %(now)s
+UNION SELECT s.ordinal, s.session_id, 1
     FROM agentgraph_inbox i JOIN agentgraph_sessions s ON s.session_id = i.session_id
     WHERE s.status NOT IN ('closed', 'expired')
-UNION SELECT ordinal, session_id FROM agentgraph_sessions
+UNION SELECT ordinal, session_id, 0 FROM agentgraph_sessions
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
-ORDER BY 1
+ORDER BY 1, 3
 """
 OWNED_SESSIONS = """
 SELECT session_id FROM agentgraph_sessions WHERE owner = %(owner)s ORDER BY ordinal

@@ -328,7 +328,7 @@ class SQLiteLog:
 
     async def unfinished_sessions(self, now: float) -> list[str]:
         rows = await self._ask(lambda file: file.unfinished_sessions(now))
-        return [r.from_ascii(row[1]) for row in rows]
+        return r.read_unfinished(rows)
 
     async def owned_sessions(self, owner: str) -> list[str]:
         rows = await self._ask(lambda file: file.owned_sessions(owner))

@@ -118,17 +118,18 @@ FORGET = (
     "DELETE FROM agentgraph_sessions WHERE session_id = :session_id",
 )
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
+# The last column tells whether the inbox has an entry.
 UNFINISHED_SESSIONS = """
-SELECT ordinal, session_id FROM agentgraph_sessions WHERE runnable = 1
-UNION SELECT ordinal, session_id
+SELECT ordinal, session_id, 0 FROM agentgraph_sessions WHERE runnable = 1
+UNION SELECT ordinal, session_id, 0
     FROM agentgraph_sessions INDEXED BY agentgraph_sessions_due WHERE due_at <= ?
-UNION SELECT s.ordinal, s.session_id
+UNION SELECT s.ordinal, s.session_id, 1
     FROM agentgraph_inbox i CROSS JOIN agentgraph_sessions s ON s.session_id = i.session_id
     WHERE s.status NOT IN ('closed', 'expired')
-UNION SELECT ordinal, session_id
+UNION SELECT ordinal, session_id, 0
     FROM agentgraph_sessions INDEXED BY agentgraph_sessions_left
     WHERE owner IS NOT NULL AND status IN ('closed', 'expired')
-ORDER BY 1
+ORDER BY 1, 3
 """
 # A counter keeps the last number of the inbox, and `SessionFile.forget` makes up for the other rows
 # that it removes: so the sum grows with every change.
