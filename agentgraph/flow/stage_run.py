@@ -209,9 +209,15 @@ class StageRun:
 
     # Gates.
 
-    async def check_before(self, value: object, available: Sequence[str] = ()) -> None:
-        """Check what goes into the stage: required artifacts, headroom, the user's gate."""
-        absent_names = [name for name in self.settings.requires if name not in available]
+    async def check_before(
+        self, value: object, available: Sequence[str] = (), requires: Sequence[str] = ()
+    ) -> None:
+        """Check what goes into the stage: required artifacts, headroom, the user's gate.
+
+        A brief `requires` artifacts beside those of the stage.
+        """
+        names = dict.fromkeys((*self.settings.requires, *requires))
+        absent_names = [name for name in names if name not in available]
         problems = [f"{name!r} is required, and no summary has it" for name in absent_names]
         self.note("before", "requires", problems)
         if problems:

@@ -6,7 +6,7 @@ on it. So gates, budgets and protections are the same in each.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
@@ -91,15 +91,17 @@ class Supervisor:
             yield f"briefs {names} require each other: none of them could begin"
 
     def due(self, plan: Plan, entries: Mapping[str, Entry]) -> list[Item]:
-        """Return the briefs that have not begun and whose requirements are there."""
-        items = []
-        for number, brief in enumerate(plan.briefs):
-            requirements = tuple(str(n) for n in _requirements(plan, number))
-            if str(number) not in entries and all(
-                _is_done(entries.get(key)) for key in requirements
-            ):
-                items.append(Item(str(number), brief, requirements))
-        return items
+        """Return the briefs that have not begun and whose requirements are there.
+
+        Where nothing else can begin, those whose artifacts nobody has brought are due too: the gate
+        before their workers says so.
+        """
+        rest = [n for n in range(len(plan.briefs)) if str(n) not in entries]
+        ready = [n for n in rest if all(map(_is_done, _needs(plan, n, entries)))]
+        due = [n for n in ready if not _absent_artifacts(plan, n, entries)]
+        if not due and not any(entry.get("failure") for entry in entries.values()):
+            due = ready
+        return [Item(str(n), plan.briefs[n], _shown(plan, n, entries)) for n in due]
 
     def results(self, plan: Plan, entries: Mapping[str, Entry]) -> list[str]:
         """Return one entry for each brief."""
@@ -248,8 +250,32 @@ def _requirements(plan: Plan, number: int) -> list[int]:
     return [n for n, b in enumerate(plan.briefs) if b.worker in required and n != number]
 
 
+def _needs(plan: Plan, number: int, entries: Mapping[str, Entry]) -> list[Entry | None]:
+    """Return the entries of the briefs that a brief requires, None of those without."""
+    return [entries.get(str(n)) for n in _requirements(plan, number)]
+
+
 def _is_done(entry: Entry | None) -> bool:
     return entry is not None and not entry.get("failure")
+
+
+def _absent_artifacts(plan: Plan, number: int, entries: Mapping[str, Entry]) -> list[str]:
+    """Return the artifacts that a brief requires and nobody has brought."""
+    workers = {brief.worker for brief in plan.briefs}
+    artifacts = {name for entry in entries.values() for name in _artifacts_in(entry)}
+    return [n for n in plan.briefs[number].requires if n not in workers and n not in artifacts]
+
+
+def _shown(plan: Plan, number: int, entries: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return the keys of the entries that a brief requires, or that have what it requires."""
+    required = {*plan.briefs[number].requires}
+    keys = [str(n) for n in _requirements(plan, number)]
+    keys += [key for key, entry in entries.items() if not required.isdisjoint(_artifacts_in(entry))]
+    return tuple(dict.fromkeys(keys))
+
+
+def _artifacts_in(entry: Entry) -> Iterable[str]:
+    return (entry.get("summary") or {}).get("artifacts") or ()
 
 
 def _stuck_briefs(plan: Plan) -> list[int]:

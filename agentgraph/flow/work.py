@@ -188,7 +188,8 @@ class WorkStage:
         task, entries = state["sent"], self.entries_in(state)
         brief = stage.read(self.brief, task["brief"])
         shown = [self.summary_in(entries[key]) for key in task["shown"] if key in entries]
-        await stage.check_before(as_json(brief), _names_in(entries))
+        artifacts = [name for name in brief.requires if name not in self.workers]
+        await stage.check_before(as_json(brief), _names_in(entries), artifacts)
         request = f"{stage.worker} {brief.task}"
         stage.learn(request)
         worker, transfer = self.workers[stage.worker], None

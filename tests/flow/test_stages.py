@@ -167,6 +167,37 @@ async def test_a_brief_begins_when_what_it_requires_is_there_and_shows_it() -> N
     assert "From a:\nthe sources" in requests(b)[0]
 
 
+async def test_a_brief_begins_when_the_artifact_that_it_requires_is_there() -> None:
+    shown_to_b: list[str] = []
+
+    def a(brief: Brief) -> Any:
+        return {"text": "found", "artifacts": {"sources": ["x"]}}
+
+    def b(brief: Brief, shown: Any) -> str:
+        shown_to_b.extend(summary.worker for summary in shown)
+        return "written"
+
+    briefs = (Brief(worker="b", task="write", requires=("sources",)), Brief(worker="a", task="go"))
+    flow: Flow[Any] = Flow(
+        "f", work=[a, b], plan=lambda task: Plan(briefs=briefs), guards=guarded()
+    )
+    assert (await flow.ainvoke("go")).status == "finished"
+    assert shown_to_b == ["a"]
+
+
+@pytest.mark.parametrize("topology", ["supervisor", "sop"])
+async def test_a_brief_whose_artifact_nobody_brings_does_not_begin(topology: Any) -> None:
+    work = [worker("a"), worker("b")]
+    briefs = [{"worker": "a", "task": "x"}, {"worker": "b", "task": "y", "requires": ["sources"]}]
+    bad, good = call("Plan", briefs=briefs), plan("a", "b")
+    flow = flow_of(bad, good, "ok", verdict(), work=work, topology=topology, guards=guarded(),
+                   critic=lambda plan: Verdict(accepted=True))  # fmt: skip
+    result = await flow.ainvoke("go")
+    assert (result.status, result.replans) == ("finished", 1)
+    assert "b: 'sources' is required, and no summary has it" in requests(flow.supervisor)[1]
+    assert len(requests(work[1])) == 1
+
+
 async def test_each_input_on_a_thread_is_a_new_run_of_the_flow() -> None:
     flow = flow_of(plan("a"), "one", verdict(), plan("b"), "two", verdict())
     first = await flow.ainvoke("first", thread_id="t")
