@@ -47,6 +47,10 @@ class Flow(FlowSpec, Generic[T]):
     one. Each stage has a gate before and after it, see `Stage`; what fails is decided by the
     decision table of `guards`, which are `Guards.batch()` unless others are given.
 
+    With a `checkpointer` that lasts, another process goes on with what was killed, by `acontinue`.
+    Under `durability="sync"` no finished worker works again; under `"async"` the last ones may;
+    under `"exit"` nothing is stored before a run ends or waits, and a killed one begins anew.
+
     A flow never changes, and runs on any number of threads. It is a participant as an agent is: it
     can be served, sit in a Team, be a tool, or the worker of another flow. Raises
     `ConfigurationError` with all faults at once.

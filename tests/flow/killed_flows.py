@@ -173,6 +173,7 @@ async def play(
     thread: str = "t",
     kill: str | None = None,
     looks_up: bool = True,
+    durability: Any = "sync",
     says: str | None = None,
     decides: Mapping[str, str] | None = None,
     waits: bool = False,
@@ -183,7 +184,8 @@ async def play(
     """
     ledger, deadly = Books(books), Deadly(kill)
     staff = Staff(ledger, deadly, end, looks_up)
-    flow = flow_of(topology, staff, checkpointer=url, guards=policy(Sink(ledger, deadly)))
+    guards = policy(Sink(ledger, deadly))
+    flow = flow_of(topology, staff, checkpointer=url, guards=guards, durability=durability)
     if kill == "stored":
         _die_with_input_stored(deadly)
     tell(began=topology)
@@ -237,6 +239,7 @@ async def seated(
     thread: str = "t",
     kill: str | None = None,
     looks_up: bool = True,
+    durability: Any = "sync",
 ) -> None:
     """Begin a run with a flow in its place, or go on with it, to its end."""
     ledger, deadly = Books(books), Deadly(kill)
@@ -249,7 +252,7 @@ async def seated(
         tell(done=await _in_session(url, thread, served, decision))
         return
     flow = flow_of(topology, staff)
-    boss = boss_of(flow, place, checkpointer=url, guards=guards, durability="sync")
+    boss = boss_of(flow, place, checkpointer=url, guards=guards, durability=durability)
     tell(done=await _with_boss(boss, thread, decision))
 
 

@@ -44,6 +44,7 @@ class Story:
     """The URL of its store, "" for a file of its own."""
     looks_up: bool = True
     """Whether the outcome of a payment can be looked up."""
+    durability: str = "sync"
     kills: int = 0
     told: dict[str, Any] = field(default_factory=dict)
     """What its last process has told."""
@@ -57,7 +58,7 @@ class Story:
 
     @property
     def order(self) -> dict[str, Any]:
-        names = ("topology", "end", "looks_up")
+        names = ("topology", "end", "looks_up", "durability")
         url = self.postgres or f"sqlite:///{self.folder / 'flows.db'}"
         thread, values = self.folder.name, {name: getattr(self, name) for name in names}
         return {"run": "play", "url": url, "books": self.books.path, "thread": thread, **values}

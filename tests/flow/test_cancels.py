@@ -86,6 +86,17 @@ async def left_once_finished(flow: Flow[Any], worker: str) -> None:
                 break
 
 
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_cancelled_flow_is_stored_under_each_durability(durability: Any) -> None:
+    hanging, a = Hanging(), worker("a")
+    flow: Flow[Any] = Flow("f", work=[a, hanging.work], topology="sop", durability=durability,
+                           guards=guarded())  # fmt: skip
+    await cancelled(flow, hanging.has_begun)
+    hanging.may_end.set()
+    assert (await flow.acontinue("t")).text == "a is done\n\nlate"
+    assert len(a.model.requests) == 1
+
+
 async def test_flow_whose_stream_is_left_is_cut_off_and_its_finished_work_is_kept() -> None:
     hanging, a = Hanging(), worker("a")
     flow: Flow[Any] = Flow("f", work=[a, hanging.work], guards=guarded())

@@ -55,6 +55,23 @@ def test_worker_that_is_killed_goes_on_where_it_was(
     assert [*faults(story, unkilled(child, story))] == []
 
 
+@pytest.mark.parametrize("durability", ["async", "exit"])
+def test_what_is_stored_late_is_done_again_and_all_of_it_is_undone(
+    child: Pen, tmp_path: Path, durability: str
+) -> None:
+    story = Story("sop", "aborted", tmp_path / "t", durability=durability)
+    child.begin(**story.order, kill="answered b")
+    assert child.until("ended")["ended"] == SIGKILL, child.complaints()
+    paid_before = [item for what, item, _ in story.books.acts() if what == "pay"]
+    assert paid_before == ["a1", "b1"]
+    finish(child, story)
+    acts = story.books.acts()
+    paid = [(item, key) for what, item, key in acts if what == "pay"]
+    assert sorted(paid) == sorted((item, key) for what, item, key in acts if what == "undo")
+    assert story.told["done"]["status"] == "aborted"
+    assert durability != "exit" or [item for item, _ in paid].count("a1") == 2
+
+
 @pytest.mark.parametrize("end", ["rejected", "aborted"])
 def test_undoing_goes_on_in_another_process(child: Pen, tmp_path: Path, end: str) -> None:
     story = Story("hierarchical", end, tmp_path / "t")
