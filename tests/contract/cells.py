@@ -34,7 +34,7 @@ OTHER: Final = "other process"
 TWO: Final = "two at once"
 AGAIN: Final = "killed again"
 RESTARTS: Final = (MEMORYLESS, OTHER, TWO, AGAIN)
-"""A new process; one that was open before and has read the thread; two new ones that begin together;
+"""A new process; one that was open before and has read the thread; two that begin at one time;
 one that is killed at the same instant, and then another one."""
 
 STORES: Final = ("sqlite", "postgres")

@@ -18,12 +18,11 @@ from agentgraph import Hub
 from agentgraph.errors import AgentGraphError, RoutingError, SessionError
 from agentgraph.sessions import open_log
 from agentgraph.sessions.single.memory import messages_in
-from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.storage import open_saver
 from tests.contract.cells import UNSEEN, Subject
 from tests.contract.ledger import Ledger
 from tests.contract.site import Site, WatchedLog, watch_savers
-from tests.contract.subjects import Till, agent_of, doubtful, flow_of, team_of
+from tests.contract.subjects import Till, runner_of, served_of
 from tests.sessions.crashing import serve, tell
 
 THREAD = "t"
@@ -64,10 +63,7 @@ class Actor:
         """Go on with an agent or a flow on its thread, and then say hello."""
         subject = self.till.subject
         is_flow = subject.home == "flow"
-        fields: dict[str, Any] = {"checkpointer": self.url, "durability": subject.durability}
-        if subject.is_undone and not is_flow:
-            fields["guards"] = doubtful()
-        runner: Any = flow_of(self.till, **fields) if is_flow else agent_of(self.till, **fields)
+        runner = runner_of(self.till, self.url)
         stored = rows(await runner.ahistory(THREAD))
         await wait_at(gate)
         self.ledger.write("stored", data=stored)
@@ -113,15 +109,15 @@ class Actor:
     async def in_session(self, gate: str) -> None:
         """Go on with a session, until it is closed or has nothing to do."""
         subject, site = self.till.subject, self.till.site
+        stored = await self._stored_envelopes()
+        await wait_at(gate)
+        self.ledger.write("stored", data=stored)
         log: Any = WatchedLog(open_log(self.url), site)
-        served = self._served(subject)
+        served = served_of(self.till)
         hub = Hub(log, open_saver(self.url), [served], LEASE_S)
         await hub.start(None)
         async with hub:
             session = await hub.session(served, id=THREAD, ttl=None)
-            stored = [envelope_row(one) for one in await session.history()]
-            await wait_at(gate)
-            self.ledger.write("stored", data=stored)
             await self._settled(session)
             envelopes = await session.history()
             told = (
@@ -133,22 +129,28 @@ class Actor:
                 answer = await session.ask("hello")
                 self.ledger.write("alive", data=bool(answer.text or answer.interrupts))
 
-    def _served(self, subject: Subject) -> Any:
-        if subject.home == "team":
-            return team_of(self.till, subject.durability)
-        durability: Any = "sync" if subject.stores_steps else "async"
-        guards = {"guards": doubtful()} if subject.is_undone else {}
-        return SingleTeam.of(agent_of(self.till, durability=durability, **guards))
+    async def _stored_envelopes(self) -> list[list[Any]]:
+        """Return what the log has, without a hub: that would drive the session at once."""
+        log = open_log(self.url)
+        await log.open()
+        try:
+            is_stored = await log.load(THREAD) is not None
+            envelopes = await log.read(THREAD) if is_stored else []
+        finally:
+            await log.close()
+        return [envelope_row(one) for one in envelopes]
 
     async def _settled(self, session: Any) -> None:
         if self.begins and not session.state.is_ended:
             await session.send("user", "go", idempotency_key="go")
+        subject = self.till.subject
         while True:
             state = await session.settled()
             asked = state.interrupts.items()
             open_ids = [key for key, question in asked if "decision" not in question]
             if state.is_ended or not open_ids:
                 return
+            self.till.site.come_to(UNSEEN, "milk" if subject.asks else "")
             try:
                 await session.decide(open_ids[0], self.decides)
             except SessionError as error:

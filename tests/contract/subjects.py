@@ -16,6 +16,8 @@ from agentgraph import Agent, Team, TransitionGraph, effect, idempotency_key
 from agentgraph.flow import Flow, Verdict
 from agentgraph.guards import Backoff, Escalation, Guards
 from agentgraph.routing import FromSpeaker, ParallelTarget, Transition, sequence
+from agentgraph.sessions.single.team import SingleTeam
+from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.testing import ScriptedModel, call
 from tests.contract.cells import (
     AFTER_DISPATCH,
@@ -48,7 +50,7 @@ class Till:
             if subject.asks and item == ITEM:
                 decision = interrupt({"pay": item})
                 site.ledger.write("acted", item, data=decision)
-                if decision != "approve":
+                if not str(decision).startswith("approve"):
                     return f"refused {item}"
             if subject.operation not in NOT_AT_TOOL:
                 site.come_to(INSIDE, item)
@@ -237,3 +239,22 @@ def doubtful() -> Guards:
     return Guards.interactive(
         escalation=Escalation(0.5, lambda subject: 0.1 if DOUBTED in subject.text else 1.0)
     )
+
+
+def runner_of(till: Till, url: str) -> Any:
+    """Return the agent or flow that runs on a thread."""
+    subject = till.subject
+    fields: dict[str, Any] = {"checkpointer": url, "durability": subject.durability}
+    if subject.home == "flow":
+        return flow_of(till, **fields)
+    return agent_of(till, **fields, **({"guards": doubtful()} if subject.is_undone else {}))
+
+
+def served_of(till: Till) -> CompiledTeam:
+    """Return what a hub serves: a team, or an agent in sessions of its own."""
+    subject = till.subject
+    if subject.home == "team":
+        return team_of(till, subject.durability)
+    durability: Any = "sync" if subject.stores_steps else "async"
+    guards: dict[str, Any] = {"guards": doubtful()} if subject.is_undone else {}
+    return SingleTeam.of(agent_of(till, durability=durability, **guards))
