@@ -97,9 +97,9 @@ def _policies(flow: FlowSpec, guards: Guards | None, path: str) -> dict[str, Gua
         return outer.at(place).at_stage(own, place)
 
     whole = guards.for_turns(_MOST_PARTS)
-    policies = {name: policy_at(name, whole) for name in STAGES}
+    policies: dict[str, Guards] = {name: policy_at(name, whole) for name in STAGES}
     work = policies["fan_out"]
-    return {**policies, **{name: policy_at(name, work) for name in flow.workers}}
+    return policies | {name: policy_at(name, work) for name in flow.workers}
 
 
 def _member_policy(policy: Guards) -> Guards:

@@ -18,11 +18,12 @@ from pydantic_core import from_json, to_json
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
 from agentgraph.flow.state import Ask, FlowState, HumanValue, aborted_end, finished_end
-from agentgraph.guards import Decision, DecisionTable, FailureClass, Guards, Tier
+from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import digest
 from agentgraph.guards.mechanisms.escalation import CONFIDENCE
 from agentgraph.guards.nodes.human import question
 from agentgraph.guards.nodes.site import close
+from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 
 ESCALATE = "escalate"
@@ -55,7 +56,7 @@ class Rules:
     """The safe answer in place of an outcome that must not be shown."""
 
     @classmethod
-    def of(cls, policy: Guards | None) -> Rules:
+    def of(cls, policy: Policy | None) -> Rules:
         """Return the rules of a policy; without guards nobody is asked."""
         if policy is None:
             return cls()

@@ -14,7 +14,7 @@ from agentgraph.flow import Brief, Flow, Verdict
 from agentgraph.guards import MemorySink
 from agentgraph.stream import StageEvent
 from agentgraph.testing import call
-from tests.flow.planned_work import guarded, lead, plan, verdict, worker
+from tests.flow.planned_work import guarded, lead, plan, requests, verdict, worker
 from tests.guards.guarded_agents import recorded
 
 
@@ -63,8 +63,9 @@ async def cancelled(flow: Flow[Any], when: asyncio.Event) -> None:
 @pytest.mark.parametrize("part", ["plan", "validate", "aggregate"])
 async def test_cancelled_flow_goes_on_with_the_stage_it_was_in(part: str) -> None:
     hanging, a, sink = Hanging(), worker("a"), MemorySink()
-    parts = {"plan": hanging.plan, "validate": hanging.judge, "aggregate": hanging.work}
-    flow: Flow[Any] = Flow("f", work=[a], guards=guarded(sink=sink), **{part: parts[part]})
+    parts: Any = {"plan": hanging.plan, "validate": hanging.judge, "aggregate": hanging.work}
+    fields: Any = {part: parts[part]}
+    flow: Flow[Any] = Flow("f", work=[a], guards=guarded(sink=sink), **fields)
     await cancelled(flow, hanging.has_begun)
     assert hanging.ends == ["cancelled"]
     assert (await flow.aresult("t")).status == "waiting"
@@ -72,7 +73,7 @@ async def test_cancelled_flow_goes_on_with_the_stage_it_was_in(part: str) -> Non
     hanging.may_end.set()
     assert (await flow.acontinue("t")).status == "finished"
     assert hanging.ends == ["cancelled", "done"]
-    assert len(a.model.requests) == 1
+    assert len(requests(a)) == 1
 
 
 async def left_once_finished(flow: Flow[Any], worker: str) -> None:
@@ -94,7 +95,7 @@ async def test_cancelled_flow_is_stored_under_each_durability(durability: Any) -
     await cancelled(flow, hanging.has_begun)
     hanging.may_end.set()
     assert (await flow.acontinue("t")).text == "a is done\n\nlate"
-    assert len(a.model.requests) == 1
+    assert len(requests(a)) == 1
 
 
 async def test_flow_whose_stream_is_left_is_cut_off_and_its_finished_work_is_kept() -> None:
@@ -105,7 +106,7 @@ async def test_flow_whose_stream_is_left_is_cut_off_and_its_finished_work_is_kep
     hanging.may_end.set()
     result = await flow.acontinue("t")
     assert (result.status, result.text) == ("finished", "a is done\n\nlate")
-    assert len(a.model.requests) == 1
+    assert len(requests(a)) == 1
 
 
 async def test_thread_of_a_flow_that_was_left_takes_a_new_task() -> None:
@@ -137,7 +138,7 @@ async def test_agent_that_is_cancelled_beside_a_finished_one_works_alone_once_mo
     result = await flow.acontinue("t")
     assert (result.status, result.text) == ("finished", "ok")
     assert hanging.ends == ["cancelled", "done"]
-    assert (len(a.model.requests), len(b.model.requests)) == (1, 2)
+    assert (len(requests(a)), len(requests(b))) == (1, 2)
 
 
 async def test_undoing_that_is_cancelled_is_done_before_a_new_task() -> None:

@@ -163,7 +163,8 @@ async def test_cause_of_an_inner_flows_end_is_told_as_it_was() -> None:
     result = await inner.ainvoke("go")
     flow: Flow[Any] = Flow("outer", work=[inner], guards=guarded())
     told = [e async for e in flow.astream("go") if isinstance(e, StageEvent)]
-    [problem] = (told_of("inner", told).verdict or {})["problems"]
+    verdict: Any = told_of("inner", told).verdict
+    [problem] = verdict["problems"]
     assert problem.endswith("that is secret...") and "The run was ended" not in problem
     assert result.text.startswith("The run was ended by the guard gate: ")
 

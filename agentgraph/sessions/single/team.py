@@ -147,9 +147,10 @@ class SingleTeam(CompiledTeam):
         graph = speaker.graph
         channels = nested_memories = None
         if isinstance(graph, CompiledStateGraph):
-            member: object = participant
-            private = member.private_channels if isinstance(member, HasPrivateChannels) else ()
-            channels = LastingChannels(graph, {NOTES, *private})
+            private = {NOTES}
+            if isinstance(participant, HasPrivateChannels):
+                private |= {*participant.private_channels}
+            channels = LastingChannels(graph, private)
             nested_memories = NestedMemories(graph)
         return SingleSpeaker(
             name=speaker.name,
