@@ -6,7 +6,7 @@ on it. So gates, budgets and protections are the same in each.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, TypedDict
 
@@ -96,12 +96,18 @@ class Supervisor:
         Where nothing else can begin, those whose artifacts nobody has brought are due too: the gate
         before their workers says so.
         """
-        rest = [n for n in range(len(plan.briefs)) if str(n) not in entries]
-        ready = [n for n in rest if all(map(_is_done, _needs(plan, n, entries)))]
-        due = [n for n in ready if not _absent_artifacts(plan, n, entries)]
+        bringers = _bringers_of_artifacts(entries)
+        known_names = bringers.keys() | {brief.worker for brief in plan.briefs}
+        ready: list[Item] = []
+        for number, brief in enumerate(plan.briefs):
+            keys = [str(n) for n in _requirements(plan, number)]
+            if str(number) not in entries and all(_is_done(entries.get(key)) for key in keys):
+                keys += [key for name in brief.requires for key in bringers.get(name, ())]
+                ready.append(Item(str(number), brief, tuple(dict.fromkeys(keys))))
+        due = [item for item in ready if known_names.issuperset(item.brief.requires)]
         if not due and not any(entry.get("failure") for entry in entries.values()):
-            due = ready
-        return [Item(str(n), plan.briefs[n], _shown(plan, n, entries)) for n in due]
+            return ready
+        return due
 
     def results(self, plan: Plan, entries: Mapping[str, Entry]) -> list[str]:
         """Return one entry for each brief."""
@@ -250,32 +256,17 @@ def _requirements(plan: Plan, number: int) -> list[int]:
     return [n for n, b in enumerate(plan.briefs) if b.worker in required and n != number]
 
 
-def _needs(plan: Plan, number: int, entries: Mapping[str, Entry]) -> list[Entry | None]:
-    """Return the entries of the briefs that a brief requires, None of those without."""
-    return [entries.get(str(n)) for n in _requirements(plan, number)]
-
-
 def _is_done(entry: Entry | None) -> bool:
     return entry is not None and not entry.get("failure")
 
 
-def _absent_artifacts(plan: Plan, number: int, entries: Mapping[str, Entry]) -> list[str]:
-    """Return the artifacts that a brief requires and nobody has brought."""
-    workers = {brief.worker for brief in plan.briefs}
-    artifacts = {name for entry in entries.values() for name in _artifacts_in(entry)}
-    return [n for n in plan.briefs[number].requires if n not in workers and n not in artifacts]
-
-
-def _shown(plan: Plan, number: int, entries: Mapping[str, Entry]) -> tuple[str, ...]:
-    """Return the keys of the entries that a brief requires, or that have what it requires."""
-    required = {*plan.briefs[number].requires}
-    keys = [str(n) for n in _requirements(plan, number)]
-    keys += [key for key, entry in entries.items() if not required.isdisjoint(_artifacts_in(entry))]
-    return tuple(dict.fromkeys(keys))
-
-
-def _artifacts_in(entry: Entry) -> Iterable[str]:
-    return (entry.get("summary") or {}).get("artifacts") or ()
+def _bringers_of_artifacts(entries: Mapping[str, Entry]) -> dict[str, list[str]]:
+    """Return the keys of the entries that have brought each artifact."""
+    keys: dict[str, list[str]] = {}
+    for key, entry in entries.items():
+        for name in (entry.get("summary") or {}).get("artifacts") or ():
+            keys.setdefault(name, []).append(key)
+    return keys
 
 
 def _stuck_briefs(plan: Plan) -> list[int]:
