@@ -34,6 +34,7 @@ from agentgraph.agents.spec.tree import Tree, stores_of
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
 from agentgraph.graphs.public_graph import publish
 from agentgraph.graphs.routes import Route, add_route
+from agentgraph.graphs.state_types import declare_types
 from agentgraph.guards import Effect, GuardedState, Guards, Place
 from agentgraph.guards.nodes.agent_graph import GUARD_CHANNELS, agent_patcher
 from agentgraph.guards.nodes.foreign.graph import guarded_copy
@@ -131,6 +132,7 @@ def _build(
     if guards is not None:
         graph = _with_guards(graph, level, guards)
     level.nodes.update(graph.nodes)
+    declare_types(graph, PRIVATE_CHANNELS)
     return graph
 
 

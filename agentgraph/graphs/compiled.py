@@ -20,6 +20,7 @@ from agentgraph.blocking import LoopedGraph, run_node
 from agentgraph.contexts import in_context
 from agentgraph.errors import ConfigurationError
 from agentgraph.graphs.private import DEFAULT_ERROR_HANDLER, RunnableCallable, RunnableSeq
+from agentgraph.graphs.state_types import check_writes
 from agentgraph.storage import BoundSaver, until_written
 
 AnyGraph: TypeAlias = StateGraph[Any, Any, Any, Any]
@@ -45,6 +46,7 @@ def compile_graph(graph: AnyGraph, *args: Any, **kwargs: Any) -> AnyCompiledGrap
             branches[name] = branch._replace(path=_with_sync(branch.path))
     result = graph.compile(*args, **kwargs)
     result.__class__ = StoredGraph  # `compile` makes graphs of LangGraph's class only
+    check_writes(result)
     return result
 
 

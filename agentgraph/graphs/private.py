@@ -32,6 +32,7 @@ from langgraph.pregel._write import PASSTHROUGH as PASSTHROUGH
 from langgraph.pregel._write import SKIP_WRITE as SKIP_WRITE
 from langgraph.pregel._write import ChannelWrite as ChannelWrite
 from langgraph.pregel._write import ChannelWriteEntry as ChannelWriteEntry
+from langgraph.pregel._write import ChannelWriteTupleEntry as ChannelWriteTupleEntry
 
 DEFAULT_ERROR_HANDLER = _DEFAULT_ERROR_HANDLER_NODE
 """The node that LangGraph adds for the errors of all nodes without a handler of their own."""
