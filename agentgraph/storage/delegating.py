@@ -49,7 +49,8 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         try:
-            return whole(await self._read(config, lambda saver: saver.aget_tuple(config)))
+            checkpoint = await self._read(config, lambda saver: saver.aget_tuple(config))
+            return None if checkpoint is None else whole(checkpoint)
         except DECODING_ERRORS as error:
             raise_unreadable(config, error)
             raise
@@ -69,7 +70,7 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
         # Collected first: a saver is locked while it lists, and a consumer that reads another
         # checkpoint in between would wait for ever.
         try:
-            checkpoints = await self._read(config, collect)
+            checkpoints = [*map(whole, await self._read(config, collect))]
         except DECODING_ERRORS as error:
             raise_unreadable(config, error)
             raise
@@ -111,9 +112,8 @@ class DelegatingSaver(BaseCheckpointSaver[str]):
             raise
 
 
-def whole(checkpoint: CheckpointTuple | None) -> CheckpointTuple | None:
+def whole(checkpoint: CheckpointTuple) -> CheckpointTuple:
     """Return a checkpoint that has what LangGraph takes from each one; raise where it has not."""
-    if checkpoint is not None:
-        for key in ("channel_values", "channel_versions", "versions_seen"):
-            checkpoint.checkpoint[key]
+    for key in ("channel_values", "channel_versions", "versions_seen"):
+        checkpoint.checkpoint[key]
     return checkpoint

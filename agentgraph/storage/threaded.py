@@ -104,7 +104,8 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         try:
-            return whole(self.saver.get_tuple(config))
+            checkpoint = self.saver.get_tuple(config)
+            return None if checkpoint is None else whole(checkpoint)
         except DECODING_ERRORS as error:
             raise_unreadable(config, error)
             raise
@@ -118,7 +119,9 @@ class ThreadedSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         try:
-            yield from self.saver.list(config, filter=filter, before=before, limit=limit)
+            yield from map(
+                whole, self.saver.list(config, filter=filter, before=before, limit=limit)
+            )
         except DECODING_ERRORS as error:
             raise_unreadable(config, error)
             raise

@@ -37,8 +37,16 @@ OPERATIONS: dict[str, Any] = {
     "ahistory": lambda agent: agent.ahistory("t-1"),
     "ainterrupts": lambda agent: agent.ainterrupts("t-1"),
     "acontinue": lambda agent: agent.acontinue("t-1"),
+    "aresume": lambda agent: agent.aresume("t-1", {"0" * 32: "yes"}),
+    "state": lambda agent: agent.graph.aget_state(THREAD, subgraphs=True),
+    "state history": lambda agent: states_of(agent),
+    "update": lambda agent: agent.graph.aupdate_state(THREAD, {"messages": ["again"]}),
     "graph": lambda agent: agent.graph.ainvoke({"messages": [HumanMessage("again")]}, THREAD),
 }
+
+
+async def states_of(agent: Agent) -> list[Any]:
+    return [state async for state in agent.graph.aget_state_history(THREAD)]
 
 
 @asynccontextmanager
