@@ -152,5 +152,5 @@ async def test_decision_that_both_servers_get_is_executed_once(store: str, tmp_p
             won, lost = sorted(answers, key=lambda answer: answer.status_code)
             assert won.json()["text"] == "done"
             assert lost.status_code == 409, lost.text
-            assert lost.json()["code"] in ("thread_busy", "unknown_interrupt")
+            assert lost.json()["code"] in ("thread_busy", "already_decided")
             assert book.read_text().splitlines() == ["paid"] * (n + 1)

@@ -298,7 +298,7 @@ async def answer(session: Session) -> None:
             await session.decide(key, "yes")
         except SessionError as gone:
             # No checkpoint held it, and it has been asked anew since.
-            if gone.code != "unknown_interrupt":
+            if gone.code not in ("unknown_interrupt", "already_decided"):
                 raise
 
 

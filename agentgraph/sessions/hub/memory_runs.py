@@ -13,6 +13,7 @@ from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.routing.values import json_equal
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import EV_DECISION
+from agentgraph.sessions.hub.decisions import decisions_in, late_decision
 from agentgraph.sessions.hub.hub import LEASE_S, Hub
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import MemoryLog
@@ -119,10 +120,11 @@ async def _decide(session: Session, decisions: Mapping[str, object]) -> None:
     }
     new_ids = [key for key in drafts if key in open_ids]
     earlier = {key: draft for key, draft in drafts.items() if key not in open_ids}
-    faults = await _faults_of(session, earlier)
-    if faults or (open_ids and not decisions):
+    strange_ids = [repr(key) for key in await _strange_ids(session, earlier)]
+    if strange_ids or (open_ids and not decisions):
+        fault = f"it does not wait for {', '.join(strange_ids)}"
         raise SessionError(
-            f"session {session.id!r}: {' and '.join(faults) or 'give at least one decision'}; "
+            f"session {session.id!r}: {fault if strange_ids else 'give at least one decision'}; "
             f"it waits for {', '.join(open_ids) or 'nothing: give {} to go on with it'}",
             code="unknown_interrupt",
         )
@@ -130,23 +132,16 @@ async def _decide(session: Session, decisions: Mapping[str, object]) -> None:
         await session.decide(interrupt_id, decisions[interrupt_id])
 
 
-async def _faults_of(session: Session, earlier: Mapping[str, Draft]) -> list[str]:
-    """Return what is wrong with decisions on what is not asked; the same once more is right."""
-    if not earlier:
-        return []
-    envelopes = await session.history()
-    made = {
-        str(envelope.event_data["interrupt_id"]): envelope.event_data["decision"]
-        for envelope in envelopes
-        if envelope.event_type == EV_DECISION
-    }
-    strange_ids = [repr(key) for key in earlier if key not in made]
-    other_ids = [
-        repr(key)
-        for key, draft in earlier.items()
-        if key in made and not json_equal(made[key], draft.event_data["decision"])
-    ]
-    faults = [f"it does not wait for {', '.join(strange_ids)}"] if strange_ids else []
-    if other_ids:
-        faults.append(f"it has another decision already on {', '.join(other_ids)}")
-    return faults
+async def _strange_ids(session: Session, earlier: Mapping[str, Draft]) -> list[str]:
+    """Return which decisions are on what was never asked; the same once more is right.
+
+    Raises `AlreadyDecided` for another one.
+    """
+    decisions = decisions_in(await session.history()) if earlier else {}
+    for key, draft in earlier.items():
+        decision = decisions.get(key)
+        if decision is not None and not json_equal(
+            decision.event_data["decision"], draft.event_data["decision"]
+        ):
+            raise late_decision(decision)
+    return [key for key in earlier if key not in decisions]

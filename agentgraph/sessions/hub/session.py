@@ -27,6 +27,7 @@ from agentgraph.sessions.envelopes.draft import (
 from agentgraph.sessions.envelopes.envelope import Envelope, Priority, for_participant
 from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
+from agentgraph.sessions.hub.decisions import decisions_in, late_decision
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.reader import ReaderHub
 from agentgraph.sessions.rounds.branch import state_at
@@ -279,8 +280,9 @@ class Session(SessionInbox):
     ) -> Receipt:
         """Send a human's decision on an interrupt; the interrupted round resumes, as a run.
 
-        Raises `SessionError` if no such interrupt is open, or another decision came first. What is
-        asked in a private round is asked only of a `sender` who may see that round.
+        Raises `AlreadyDecided` if another decision came first, and `SessionError` if no such
+        interrupt is open. What is asked in a private round is asked only of a `sender` who may see
+        that round.
         """
         state = await self.refresh()
         pending_ids = [
@@ -288,14 +290,16 @@ class Session(SessionInbox):
             for key, question in state.interrupts.items()
             if "decision" not in question and _is_asked(sender, question, state)
         ]
+        decider = self.record.creator if sender is None else sender
         if interrupt_id not in pending_ids:
+            if not self._sender_faults(decider):
+                await self._refuse_late(interrupt_id, sender)
             ids = ", ".join(pending_ids) or "nothing"
             raise SessionError(
                 f"nothing waits for a decision on {interrupt_id!r}: what waits is {ids}",
                 code="unknown_interrupt",
             )
         draft = Draft(ev.EV_DECISION, {"interrupt_id": interrupt_id, "decision": decision})
-        decider = self.record.creator if sender is None else sender
         if faults := self._sender_faults(decider):
             raise ConfigurationError(faults, code="draft")
         position = self._now.sequence
@@ -304,15 +308,18 @@ class Session(SessionInbox):
             return Receipt(await self._request(decider, draft, or_else=text))
         except SessionError as error:
             # The inbox may have had the same decision: this caller's, before its process died.
-            fresh = await self._hub.log.read(self.key, position)
-            same = [
-                envelope.envelope_id
-                for envelope in fresh
-                if envelope.event_type == ev.EV_DECISION and envelope.event_data == draft.event_data
-            ]
-            if error.code != "too_late" or not same:
+            fresh = decisions_in(await self._hub.log.read(self.key, position))
+            if error.code != "too_late" or interrupt_id not in fresh:
                 raise
-            return Receipt(same[0])
+            if fresh[interrupt_id].event_data != draft.event_data:
+                raise late_decision(fresh[interrupt_id]) from None
+            return Receipt(fresh[interrupt_id].envelope_id)
+
+    async def _refuse_late(self, interrupt_id: str, sender: str | None) -> None:
+        """Raise `AlreadyDecided` where a question has a decision that the sender may see."""
+        decision = decisions_in(await self.history()).get(interrupt_id)
+        if decision is not None and (sender is None or ev.visible_to(decision, sender)):
+            raise late_decision(decision)
 
     async def release(self, agent: str | None = None) -> Receipt:
         """Give the conversation to an agent, by default to the one that had it before the human.

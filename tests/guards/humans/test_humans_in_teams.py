@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentgraph import Agent, Hub, ParallelTarget, Session, Team, TeamResult, TransitionGraph
-from agentgraph.errors import SessionError
+from agentgraph.errors import AlreadyDecided, SessionError
 from agentgraph.guards import Escalation, MemorySink
 from agentgraph.routing import FromSpeaker, Transition, sequence
 from agentgraph.sessions import EV_DECISION, EV_INTERRUPT, EV_PACKET, SessionState
@@ -151,9 +151,9 @@ async def test_a_decision_counts_once_and_an_unknown_one_not_at_all(
             *(session.decide(question, verb) for verb in ("approve", "reject")),
             return_exceptions=True,
         )
-        assert [type(one) for one in results] == [type(None), SessionError]
+        assert [type(one) for one in results] == [type(None), AlreadyDecided]
         await settled(session)
-        with pytest.raises(SessionError):
+        with pytest.raises(AlreadyDecided, match="has answered 'approve'"):
             await session.decide(question, "approve")
         assert await said(session) == ANSWER
         assert len(await of_type(session, EV_DECISION)) == 1

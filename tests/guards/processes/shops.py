@@ -224,7 +224,7 @@ async def _decided(session: Session, decision: str) -> None:
         try:
             await session.decide(waiting[0], decision)
         except SessionError as error:
-            if error.code not in ("unknown_interrupt", "too_late"):
+            if error.code not in ("unknown_interrupt", "already_decided", "too_late"):
                 raise
 
 

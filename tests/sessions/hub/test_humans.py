@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
 from langgraph.types import interrupt
 
-from agentgraph.errors import ConfigurationError, SessionError
+from agentgraph.errors import AlreadyDecided, ConfigurationError, SessionError
 from agentgraph.outcomes import Handoff
 from agentgraph.phases import ConversationPipeline, ConversationRouter, PipelineStage
 from agentgraph.routing import (
@@ -397,12 +398,18 @@ async def test_a_decision_is_made_once_and_only_on_what_was_asked() -> None:
         (question,) = await of_type(session, EV_INTERRUPT)
         key = question.event_data["id"]
         await session.decide(key, "yes")
-        with pytest.raises(SessionError):
+        (decision,) = await of_type(session, EV_DECISION)
+        with pytest.raises(AlreadyDecided, match="user has answered 'yes' at 20") as late:
             await session.decide(key, "no")
+        assert isinstance(late.value, SessionError) and late.value.code == "already_decided"
+        assert (late.value.interrupt_id, late.value.decision) == (key, "yes")
+        assert late.value.decided_at == datetime.fromisoformat(decision.created_at)
         async with asyncio.timeout(PATIENCE_S):
             await entered.wait()
         opened.set()
         await settled(session)
+        with pytest.raises(AlreadyDecided):
+            await session.decide(key, "yes")
         assert len(await of_type(session, EV_DECISION)) == 1
         assert any("decided: yes" in str(m.text) for m in asked(one)[-1].messages)
 

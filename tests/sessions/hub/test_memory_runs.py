@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage
 from langgraph.types import interrupt
 
 from agentgraph import Agent
-from agentgraph.errors import AgentGraphError, ConfigurationError, SessionError
+from agentgraph.errors import AgentGraphError, AlreadyDecided, ConfigurationError, SessionError
 from agentgraph.routing import FromSpeaker, ParallelTarget, Transition, TransitionGraph, sequence
 from agentgraph.sessions import EV_DECISION, EV_INTERRUPT, Envelope, Team, TeamResult
 from agentgraph.sessions.hub import memory_runs
@@ -191,7 +191,7 @@ async def test_a_resumption_that_was_cut_off_goes_on_with_what_was_decided(gives
     resuming.cancel()
     with pytest.raises(asyncio.CancelledError):
         await soon(resuming)
-    with pytest.raises(SessionError, match=r"another decision already.*give \{\} to go on"):
+    with pytest.raises(AlreadyDecided, match="has answered 'yes'"):
         await soon(team.aresume(waiting.session_id, dict.fromkeys(decisions, "no")))
     with pytest.raises(SessionError, match=r"does not wait for 'x'.*give \{\} to go on"):
         await soon(team.aresume(waiting.session_id, {**decisions, "x": 1}))
@@ -208,7 +208,7 @@ async def test_decisions_that_were_cut_off_between_them_are_given_again() -> Non
     first, second = waiting.interrupts
     result = await soon(team.aresume(waiting.session_id, {first.id: "for a"}))
     decisions = {first.id: "for a", second.id: "for b"}
-    with pytest.raises(SessionError, match="another decision already"):
+    with pytest.raises(AlreadyDecided, match="has answered 'for a'"):
         await soon(team.aresume(waiting.session_id, {**decisions, first.id: True}))
     result = await soon(team.aresume(waiting.session_id, decisions))
     assert result.text == "d speaks"

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Team
-from agentgraph.errors import SessionClosed
+from agentgraph.errors import AlreadyDecided, SessionClosed
 from agentgraph.routing import Always, FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions import (
     EV_INTERRUPT,
@@ -173,6 +173,9 @@ async def test_what_is_decided_set_and_closed_through_another_hub_is_done_by_the
         [asked] = elsewhere.state.interrupts
         await elsewhere.decide(asked, "yes")
         await elsewhere.settled()
+        for late in (session, elsewhere):
+            with pytest.raises(AlreadyDecided, match="user has answered 'yes'"):
+                await late.decide(asked, "no")
         await elsewhere.set_context("tier", "gold")
         assert (await session.refresh()).context_vars == {"tier": "gold"}
         assert owning.drivers.owned_session("s") is not None
