@@ -43,6 +43,7 @@ class Actor:
     """Whether it sends the first message, where there is none: one process does."""
     greets: bool
     """Whether it says hello in the end, to see that the thread goes on."""
+    thread: str = THREAD
 
     @property
     def ledger(self) -> Ledger:
@@ -64,7 +65,7 @@ class Actor:
         subject = self.till.subject
         is_flow = subject.home == "flow"
         runner = runner_of(self.till, self.url)
-        stored = rows(await runner.ahistory(THREAD))
+        stored = rows(await runner.ahistory(self.thread))
         await wait_at(gate)
         self.ledger.write("stored", data=stored)
         reply = await self._begun(runner)
@@ -73,34 +74,34 @@ class Actor:
             reply = await self._decided(runner, [question.id for question in reply.interrupts])
         self.note_end(await self._end(runner))
         if not is_flow and self.greets:
-            reply = await runner.ainvoke("hello", thread_id=THREAD)
+            reply = await runner.ainvoke("hello", thread_id=self.thread)
             self.ledger.write("alive", data=bool(reply.text or reply.interrupts))
 
     async def _begun(self, runner: Any) -> Any:
         try:
-            return await runner.acontinue(THREAD)
+            return await runner.acontinue(self.thread)
         except RoutingError as error:
             if error.code == "waits_for_decisions":
-                ids = [question.id for question in await runner.ainterrupts(THREAD)]
+                ids = [question.id for question in await runner.ainterrupts(self.thread)]
                 return await self._decided(runner, ids)
             if error.code != "not_cut_off":
                 raise
-        if await runner.ahistory(THREAD) or not self.begins:
+        if await runner.ahistory(self.thread) or not self.begins:
             return None
-        return await runner.ainvoke("go", thread_id=THREAD)
+        return await runner.ainvoke("go", thread_id=self.thread)
 
     async def _decided(self, runner: Any, ids: list[str]) -> Any:
         try:
-            return await runner.aresume(THREAD, dict.fromkeys(ids, self.decides))
+            return await runner.aresume(self.thread, dict.fromkeys(ids, self.decides))
         except RoutingError as error:
             self.note_refusal(error)
-            return await self._begun(runner) if await runner.ainterrupts(THREAD) else None
+            return await self._begun(runner) if await runner.ainterrupts(self.thread) else None
 
     async def _end(self, runner: Any) -> Any:
-        messages = rows(await runner.ahistory(THREAD))
+        messages = rows(await runner.ahistory(self.thread))
         if self.till.subject.home != "flow":
             return {"messages": messages}
-        result = await runner.aresult(THREAD) if messages else None
+        result = await runner.aresult(self.thread) if messages else None
         stages = [[s.stage, s.worker] for s in result.stages] if result else []
         return {"messages": messages, "status": result and result.status, "stages": stages}
 
@@ -118,7 +119,7 @@ class Actor:
         await hub.start(None)
         async with hub:
             session = await hub.session(served, id=THREAD, ttl=None)
-            await self._settled(session)
+            await self.settle(session)
             envelopes = await session.history()
             told = (
                 rows(await messages_in(log, THREAD, envelopes)) if subject.home == "alone" else []
@@ -140,7 +141,8 @@ class Actor:
             await log.close()
         return [envelope_row(one) for one in envelopes]
 
-    async def _settled(self, session: Any) -> None:
+    async def settle(self, session: Any) -> None:
+        """Begin a session where that is to be done, and decide until it has nothing to do."""
         if self.begins and not session.state.is_ended:
             await session.send("user", "go", idempotency_key="go")
         subject = self.till.subject
