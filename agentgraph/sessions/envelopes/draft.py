@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from agentgraph.errors import ConfigurationError
 from agentgraph.outcomes import Handoff
+from agentgraph.remote.principal import PRINCIPAL_KEY, current_principal
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes import envelope as ev
@@ -154,6 +155,14 @@ def make_draft(content: object, *, is_single: bool, **fields: Any) -> Draft:
     return Draft(ev.EV_TEXT, data, blobs=blobs, **overrides)
 
 
+def signed(draft: Draft) -> Draft:
+    """Return a draft with who asks, if a server knows that: it travels with the envelope."""
+    principal = current_principal()
+    if principal is None:
+        return draft
+    return replace(draft, metadata={**draft.metadata, PRINCIPAL_KEY: principal.to_dict()})
+
+
 def _text_data(content: Content, *, is_single: bool) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the data of an `EV_TEXT`, and what of it is stored beside it.
 
@@ -251,6 +260,8 @@ def draft_faults(draft: Draft, *, is_single: bool) -> list[str]:
     faults += [
         f"event_data: {key!r} is stamped by the session" for key in _STAMPED_KEYS if key in data
     ]
+    if PRINCIPAL_KEY in draft.metadata:
+        faults.append(f"metadata: {PRINCIPAL_KEY!r} is filled in by the server")
     if draft.event_type == ev.EV_TEXT:
         faults += _content_faults(draft, is_single=is_single)
     if draft.event_type == ev.EV_PACKET:

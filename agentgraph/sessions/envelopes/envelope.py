@@ -8,6 +8,7 @@ from enum import IntEnum
 from typing import Any, Final
 
 from agentgraph.display import event_line
+from agentgraph.remote.principal import PRINCIPAL_KEY
 from agentgraph.routing.frozen_json import FrozenDict, freeze, thaw
 
 EV_TEXT: Final = "ag.msg.text"
@@ -222,7 +223,12 @@ def visible_to(envelope: Envelope, participant: str) -> bool:
 
 
 def for_participant(envelope: Envelope) -> Envelope:
-    """Return an envelope as participants see it: the state of a rewind is not for all of them."""
+    """Return an envelope as participants see it: neither with the state of a rewind, nor with who
+    has sent it under which key.
+    """
+    if PRINCIPAL_KEY in envelope.metadata:
+        metadata = {key: value for key, value in envelope.metadata.items() if key != PRINCIPAL_KEY}
+        envelope = replace(envelope, metadata=metadata)
     if envelope.event_type != EV_REWOUND:
         return envelope
     data = {key: envelope.event_data[key] for key in ("to", "by") if key in envelope.event_data}

@@ -10,7 +10,7 @@ from itertools import count
 from agentgraph.clock import new_id
 from agentgraph.errors import Quarantined, SessionClosed, SessionError
 from agentgraph.sessions.drivers.quarantine import REQUESTS
-from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.draft import Draft, signed
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, SUBSTANTIVE, Envelope
 from agentgraph.sessions.hub.reader import SessionReader
 from agentgraph.sessions.log import InboxEntry
@@ -36,7 +36,7 @@ class SessionInbox(SessionReader):
         if fault is not None and draft.event_type not in REQUESTS and not self._now.is_ended:
             raise fault
         await store_of_draft(self._hub.log, self.key, draft)
-        entry = InboxEntry(new_id(), sender, draft)
+        entry = InboxEntry(new_id(), sender, signed(draft))
         is_appended = await self._is_appended(entry)
         envelope_id = entry.envelope_id
         if not is_appended:

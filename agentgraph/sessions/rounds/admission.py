@@ -132,7 +132,7 @@ def _admit(page: Page, entry: InboxEntry) -> None:
     elif kind == ev.EV_SESSION_RELEASED:
         agent = _agent_after_human(page, data["agent"])
         if state.status == "waiting_human" and agent is not None:
-            page.release(agent, envelope_id=entry.envelope_id)
+            page.release(agent, envelope_id=entry.envelope_id, metadata=draft.metadata)
     elif kind in (ev.EV_SESSION_INVITE_ACK, ev.EV_SESSION_INVITE_REJECT):
         _answer_invite(page, entry)
     elif kind == ev.EV_SESSION_LEFT:

@@ -11,6 +11,7 @@ from typing import Any
 from agentgraph.guards import SHARE, AuditTrail
 from agentgraph.guards.records.audit_trail import run_began, run_continued, run_ended
 from agentgraph.phases import HandoffPolicy
+from agentgraph.remote.principal import Principal
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.payload import check_context
@@ -66,6 +67,16 @@ class Round:
     def audience(self) -> Audience:
         """Who may see what this turn notes, asks and says; None means everybody."""
         return round_audience(self.state, self.speaker)
+
+    @property
+    def principal(self) -> Principal | None:
+        """Who has sent the input, or decided what the turn waited for; None if nobody knows."""
+        decided = [
+            question["principal"]
+            for question in self.state.interrupts.values()
+            if question.get("speaker") == self.speaker and "principal" in question
+        ]
+        return Principal.from_dict(decided[-1] if decided else self.state.principal)
 
     @property
     def input_id(self) -> str:

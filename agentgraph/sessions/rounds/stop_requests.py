@@ -88,4 +88,6 @@ class Stop:
             "by": self.request.sender_id,
             "effects": [dict(effect) for effect in rewind.effects],
         }
-        page.rewind(data, rewind.then, envelope_id=self.request.envelope_id)
+        request = self.request
+        metadata = request.draft.metadata
+        page.rewind(data, rewind.then, envelope_id=request.envelope_id, metadata=metadata)

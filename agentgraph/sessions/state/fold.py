@@ -19,6 +19,7 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
     apply_audit,
     begin_input,
+    principal_in,
     charge_turn,
     cut_off,
     without_marks,
@@ -507,9 +508,15 @@ def _on_human_decision(state: SessionState, envelope: Envelope) -> SessionState:
             **cut_off(state),
         )
     interrupt = {**state.interrupts[key], "decision": envelope.event_data.get("decision")}
+    principal = state.principal
+    if envelope.sender_id != ev.SYSTEM:  # a denial for lack of time is nobody's: it stays the same
+        # With the question too: of two speakers each may be answered by somebody else.
+        interrupt["principal"] = principal = principal_in(envelope)
     interrupts = {**state.interrupts, key: interrupt}
     # `floor_at` is reset: the time that the human took does not count as the speaker's.
-    return with_fields(state, interrupts=interrupts, floor_at=envelope.created_at)
+    return with_fields(
+        state, interrupts=interrupts, principal=principal, floor_at=envelope.created_at
+    )
 
 
 def _on_summary(state: SessionState, envelope: Envelope) -> SessionState:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeGuard
 
 from agentgraph.guards.mechanisms.spending.tool_limit import earlier_calls
+from agentgraph.remote.principal import PRINCIPAL_KEY
 from agentgraph.routing.frozen_json import FrozenDict
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.envelope import Envelope
@@ -32,7 +33,14 @@ def begin_input(state: SessionState, envelope: Envelope) -> dict[str, Any]:
     changes: dict[str, Any] = {"used": {}, "account": account, "held": {}}
     changes.update(_effects_of_round(state))
     changes["hops"], changes["input"] = 0, envelope.sequence
+    changes["principal"] = principal_in(envelope)
     return changes
+
+
+def principal_in(envelope: Envelope) -> Mapping[str, Any] | None:
+    """Return the principal that has sent an envelope, None if no server knows that."""
+    principal = envelope.metadata.get(PRINCIPAL_KEY) if envelope.metadata else None
+    return principal if isinstance(principal, Mapping) else None
 
 
 def charge_turn(state: SessionState, speaker: str, envelope: Envelope) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from agentgraph.sessions.state.fold import (
 from agentgraph.sessions.state.parallel import STAMP, Turn, stamp_of, turns_of
 from agentgraph.sessions.state.rewind import rewound_data
 from agentgraph.sessions.state.rules import Answers, Rules, wait_for_human
-from agentgraph.sessions.state.state import SessionState
+from agentgraph.sessions.state.state import EMPTY_OBJECT, SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience, with_names
 
 
@@ -80,9 +80,16 @@ class Page:
             self.note(ev.EV_DECISION, {**data, **remains}, audience=audience)
             remains = {}
 
-    def release(self, agent: str, *, envelope_id: str | None = None) -> None:
+    def release(
+        self,
+        agent: str,
+        *,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY_OBJECT,
+    ) -> None:
         """Give the floor from a human to an agent."""
-        draft = Draft(ev.EV_SESSION_RELEASED, {"agent": agent}, audience=self.state.audience)
+        data, audience = {"agent": agent}, self.state.audience
+        draft = Draft(ev.EV_SESSION_RELEASED, data, audience=audience, metadata=metadata)
         envelope = self._stamp(ev.SYSTEM, draft, envelope_id)
         decision = TransitionDecision("speak", (agent,), rule="default")
         self._decide(envelope, apply_event(self.state, envelope), decision)
@@ -110,10 +117,16 @@ class Page:
         self._decide(envelope, apply_event(state, envelope), decision)
 
     def rewind(
-        self, data: Mapping[str, Any], then: SessionState, *, envelope_id: str | None = None
+        self,
+        data: Mapping[str, Any],
+        then: SessionState,
+        *,
+        envelope_id: str | None = None,
+        metadata: Mapping[str, Any] = EMPTY_OBJECT,
     ) -> None:
         """Go back to the state `then`; who was asked something in it is asked again."""
-        envelope = self._stamp(ev.SYSTEM, Draft(ev.EV_REWOUND, {}), envelope_id)
+        draft = Draft(ev.EV_REWOUND, {}, metadata=metadata)
+        envelope = self._stamp(ev.SYSTEM, draft, envelope_id)
         # Beside the draft: what the states hold has no limit of size.
         envelope = replace(envelope, event_data={**data, **rewound_data(self.state, then)})
         self._append(envelope, fold(self.state, envelope))

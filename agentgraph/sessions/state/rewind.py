@@ -12,6 +12,7 @@ from typing import Any
 
 from agentgraph.sessions.envelopes.envelope import EV_REWOUND, Envelope
 from agentgraph.sessions.envelopes.payload import decode_json, encode_json
+from agentgraph.sessions.state.input_account import principal_in
 from agentgraph.sessions.state.state import Range, SessionState, state_fields, with_fields
 
 _PRESENT = ("round", "used", "account", "held", "effects", "violated")
@@ -66,6 +67,7 @@ def apply_rewind(state: SessionState, envelope: Envelope) -> SessionState:
             "violated": tuple(present["violated"]),
             "live": ranges_after(then.live, to, sequence),
             "rewound": sequence,
+            "principal": principal_in(envelope),
             # Times are as of now: nobody is late because of what was long ago.
             "floor_at": at if then.floor_at else "",
             "spoke_at": at if then.spoke_at else "",

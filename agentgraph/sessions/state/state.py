@@ -101,6 +101,8 @@ class SessionState:
     """The number of handoffs by models since the last input from outside."""
     input: int = 0
     """The sequence of the last input from outside."""
+    principal: Mapping[str, Any] | None = None
+    """Who has sent that input, or has decided something since; None if no server knows that."""
     used: Mapping[str, Mapping[str, Any]] = field(default_factory=FrozenDict)
     """The usage for that input, by agent."""
     account: Mapping[str, Any] = field(default_factory=FrozenDict)

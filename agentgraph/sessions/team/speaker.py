@@ -34,6 +34,7 @@ from agentgraph.history import repair
 from agentgraph.interception import recorded_in
 from agentgraph.outcomes import NOTES
 from agentgraph.participant import Graph, split_stop
+from agentgraph.remote.principal import AUTH_USER, AuthUser, current_principal, inside_principal
 from agentgraph.routing.frozen_json import thaw
 from agentgraph.routing.protocols import HUMAN
 from agentgraph.running import (
@@ -263,7 +264,17 @@ def _at_work(round: Round, ledger: RoundLedger, journal: Journal) -> Iterator[No
     outer_input = round.session.outer_input
     part = inside_part(outer_input.path if outer_input is not None else "")
     key = inside_round(round.key, journal)
-    with inside(round), inside_session(None), key, recorded_in(ledger), part:
+    # What serves a round of an outer session is done for the same principal as that round.
+    serves = round.session.record.serves or outer_input is not None
+    principal = current_principal() if serves else round.principal
+    with (
+        inside(round),
+        inside_session(None),
+        key,
+        recorded_in(ledger),
+        part,
+        inside_principal(principal),
+    ):
         yield
 
 
@@ -309,12 +320,22 @@ def _transfers(result: Mapping[str, Any], round: Round) -> int:
 
 
 def config_with(listeners: Sequence[BaseCallbackHandler]) -> RunnableConfig | None:
-    """Return the config of a turn: the surrounding callbacks and `listeners`."""
-    if not listeners:
+    """Return the config of a turn: what surrounds it, `listeners`, and who asks.
+
+    A graph finds its user where it does on a LangGraph platform.
+    """
+    principal = current_principal()
+    if not listeners and principal is None:
         return None
-    # A new config would replace the surrounding callbacks, so they are merged in.
-    outer: RunnableConfig = {"callbacks": ensure_config().get("callbacks")}
-    return {"callbacks": merge_configs(outer, {"callbacks": [*listeners]})["callbacks"]}
+    # A new config would replace the surrounding callbacks and keys, so they are merged in.
+    outer, config = ensure_config(), RunnableConfig()
+    if listeners:
+        own: RunnableConfig = {"callbacks": outer.get("callbacks")}
+        config["callbacks"] = merge_configs(own, {"callbacks": [*listeners]})["callbacks"]
+    if principal is not None:
+        user = {AUTH_USER: AuthUser(principal)}
+        config["configurable"] = {**outer.get("configurable", {}), **user}
+    return config
 
 
 async def view_of(log: Log, speaker: Speaker, round: Round) -> list[AnyMessage]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from agentgraph.clock import new_id
 from agentgraph.errors import SessionError, kind_of
+from agentgraph.remote.principal import inside_principal
 from agentgraph.running import Run, inside_round, inside_run
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import Draft
@@ -82,7 +83,8 @@ class Supervisor:
         state = replace(session.state, round_began=envelope.sequence, audience=audience)
         round = Round(session, name, state.round, 1, state)
         run = Run(new_id(), session.id)
-        with inside_run(run), inside(round), inside_round(f"{session.id}/watch/{state.spoke}"):
+        key = inside_round(f"{session.id}/watch/{state.spoke}")
+        with inside_run(run), inside(round), key, inside_principal(round.principal):
             turn = await within(self.speaker.deadline_s, self.speaker.run(round))
         packet = packet_of(turn, (), state.round, 1)
         if turn.stopped_by is None and not is_silent(packet):

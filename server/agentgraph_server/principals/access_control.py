@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from agentgraph.remote.principal import inside_principal
 from agentgraph_server.principals.principal import OPEN_PATHS, THIS_MACHINE, Auth
 from agentgraph_server.problems import problem_response
 from agentgraph_server.settings import ENV_KEYS
@@ -36,7 +37,8 @@ class AccessControl:
             return
         refusal = await self._identify(scope)
         answer = self._app if refusal is None else refusal
-        await answer(scope, _with_size_limit(receive, self._max_body), send)
+        with inside_principal(scope["state"]["principal"] if refusal is None else None):
+            await answer(scope, _with_size_limit(receive, self._max_body), send)
 
     async def _identify(self, scope: Scope) -> Response | None:
         """Store the principal of a request with it; return a refusal if there is none."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, TypeAlias
 
@@ -17,40 +16,11 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from agentgraph import AgentGraphError
+from agentgraph.remote import Principal
 
 SCOPES = ("run", "read", "decide", "operate")
 OPEN_PATHS = frozenset({"/health", "/ok"})
 """The paths that need no principal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """Who asks: a person or a program, in a tenant, with scopes.
-
-        def auth(request):
-            return Principal(request.headers["x-user"], tenant="acme")
-
-        app = create_app(support, auth=auth)
-
-    It owns the sessions of its tenant that it has opened or takes part in, where it speaks as the
-    participant `participant`, by default its name. With the scope `operate` all sessions of its
-    tenant are its own.
-    """
-
-    name: str
-    tenant: str = "default"
-    scopes: frozenset[str] = frozenset({"run", "read", "decide"})
-    participant: str | None = None
-
-    @property
-    def speaker(self) -> str:
-        """The participant as which it speaks."""
-        return self.participant or self.name
-
-    @property
-    def operates(self) -> bool:
-        """Whether all sessions of its tenant are its own."""
-        return "operate" in self.scopes
 
 
 THIS_MACHINE = Principal("user", scopes=frozenset(SCOPES))
