@@ -29,9 +29,7 @@ class Sweep:
     has died with unfinished sessions.
     """
 
-    def __init__(
-        self, log: Log, wake: WakeSession, wake_suspended: Callable[[], None]
-    ) -> None:
+    def __init__(self, log: Log, wake: WakeSession, wake_suspended: Callable[[], None]) -> None:
         self._log = log
         self._wake_suspended = wake_suspended
         self._wake = wake

@@ -10,10 +10,8 @@ from pydantic_core import to_jsonable_python
 
 from agentgraph.display import code, escaped, panel, prose, row
 from agentgraph.errors import ModelError, SessionError
-from agentgraph.guards.mechanisms.escalation import ends_at
 from agentgraph.outcomes import Interrupt
 from agentgraph.participant import sentence_of_stop
-from agentgraph.routing.frozen_json import thaw
 from agentgraph.sessions.drivers.subscribers import MaySee
 from agentgraph.sessions.envelopes.blobs import is_reference
 from agentgraph.sessions.envelopes.envelope import (
@@ -26,12 +24,12 @@ from agentgraph.sessions.envelopes.envelope import (
 )
 from agentgraph.sessions.envelopes.packet import answer_text
 from agentgraph.sessions.envelopes.payload import may_be_clipped
+from agentgraph.sessions.hub.questions import questions_in
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.blobs import with_blobs
 from agentgraph.sessions.rounds.input_span import InputSpan
 from agentgraph.sessions.single.messages import decode_message
 from agentgraph.sessions.state.state import SessionState, Status
-from agentgraph.sessions.state.visibility import round_audience
 from agentgraph.sessions.team.inner_session import TURN_ENDS, outcome_of, usage_records
 from agentgraph.usage import Usage
 
@@ -182,21 +180,6 @@ def _path_of(envelopes: Sequence[Envelope], may_see: MaySee) -> str | None:
     return None
 
 
-def questions_in(envelopes: Iterable[Envelope], state: SessionState) -> tuple[Interrupt, ...]:
-    """Return the questions in these envelopes that are open in this state."""
-    data = [envelope.event_data for envelope in envelopes if envelope.event_type == EV_INTERRUPT]
-    return tuple(
-        Interrupt(
-            question["id"],
-            thaw(question["payload"]),
-            thaw(question.get("response_schema")),
-            question.get("agent") or question["speaker"],
-        )
-        for question in data
-        if "decision" not in state.interrupts.get(question["id"], {"decision": None})
-    )
-
-
 def words_of_end(
     reason: str | None, envelopes: Iterable[Envelope], may_see: MaySee = lambda envelope: True
 ) -> str:
@@ -246,39 +229,3 @@ def guard_of(failure: Envelope) -> str | None:
     """Return the guard that has ended a round, None if it failed otherwise."""
     data = failure.event_data
     return str(data["message"]) if data["code"] == "guard" else None
-
-
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
-    """A question of a session that waits for a human."""
-
-    id: str
-    speaker: str
-    """The path of the agent that asks."""
-    payload: Any
-    response_schema: Any
-    asked_at: str
-    expires_at: float | None
-    """The instant at which it is denied; None if it waits for ever."""
-
-
-def open_questions(state: SessionState, reader: str | None) -> list[OpenQuestion]:
-    """Return the questions that wait, of rounds that a reader may see; None may see all."""
-    questions = []
-    for key, question in state.interrupts.items():
-        audience = round_audience(state, question.get("speaker"))
-        is_visible = reader is None or audience is None or reader in audience
-        if "decision" in question or not is_visible:
-            continue
-        payload = thaw(question.get("payload"))
-        questions.append(
-            OpenQuestion(
-                key,
-                str(question.get("agent") or question.get("speaker")),
-                payload,
-                thaw(question.get("response_schema")),
-                str(question.get("asked_at") or state.updated_at),
-                ends_at(payload),
-            )
-        )
-    return questions

@@ -13,8 +13,8 @@ from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.routing.values import json_equal
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import EV_DECISION
-from agentgraph.sessions.hub.decisions import decisions_in, late_decision
 from agentgraph.sessions.hub.hub import LEASE_S, Hub
+from agentgraph.sessions.hub.questions import decisions_in, late_decision
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.team.compiled import CompiledTeam

@@ -17,7 +17,7 @@ from agentgraph.sessions.drivers.drivers import Drivers
 from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
 from agentgraph.sessions.drivers.subscribers import MaySee, Subscribers, stream, watch
 from agentgraph.sessions.envelopes.envelope import Envelope, for_participant, visible_to
-from agentgraph.sessions.hub.answer import OpenQuestion, open_questions
+from agentgraph.sessions.hub.questions import OpenQuestion, open_questions
 from agentgraph.sessions.hub.run import Run, RunSpan, begins_run, latest_runs
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import DamagedSession

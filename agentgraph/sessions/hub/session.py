@@ -27,8 +27,8 @@ from agentgraph.sessions.envelopes.draft import (
 from agentgraph.sessions.envelopes.envelope import Envelope, Priority, for_participant
 from agentgraph.sessions.envelopes.payload import check_context
 from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
-from agentgraph.sessions.hub.decisions import decisions_in, late_decision
 from agentgraph.sessions.hub.inbox import SessionInbox
+from agentgraph.sessions.hub.questions import decisions_in, late_decision
 from agentgraph.sessions.hub.reader import ReaderHub
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context

@@ -19,9 +19,9 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.state.input_account import (
     apply_audit,
     begin_input,
-    principal_in,
     charge_turn,
     cut_off,
+    principal_in,
     without_marks,
 )
 from agentgraph.sessions.state.parallel import stamp_in, turn_data, updates_so_far

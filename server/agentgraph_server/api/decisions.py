@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
-from agentgraph.sessions.hub.answer import OpenQuestion
+from agentgraph.sessions.hub.questions import OpenQuestion
 from agentgraph_server.api.own_sessions import (
     DecidableSession,
     HubOfApp,
