@@ -21,7 +21,7 @@ from agentgraph.flow.members import (
 from agentgraph.flow.nodes import STAND_IN, FlowNodes
 from agentgraph.flow.spec import FlowSpec
 from agentgraph.flow.stage import NO_STAGE, STAGES
-from agentgraph.flow.stage_run import GUARD_CHANNELS, StageGuards, path_of
+from agentgraph.flow.stages.stage_guards import GUARD_CHANNELS, StageGuards, path_of
 from agentgraph.flow.state import OUTPUTS, FlowState
 from agentgraph.flow.values import Verdict, plan_of
 from agentgraph.flow.work import WorkStage

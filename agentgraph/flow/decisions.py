@@ -16,7 +16,8 @@ from langgraph.types import Overwrite
 from pydantic_core import from_json, to_json
 
 from agentgraph.flow.result import mast_of
-from agentgraph.flow.stage_run import StageFailure, StageRun, class_of_guard
+from agentgraph.flow.stage_run import StageRun
+from agentgraph.flow.stages.failure import StageFailure, class_of_guard
 from agentgraph.flow.state import Ask, FlowState, HumanValue, aborted_end, finished_end
 from agentgraph.guards import Decision, DecisionTable, FailureClass, Tier
 from agentgraph.guards.mechanisms.canonical import digest

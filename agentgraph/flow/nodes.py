@@ -26,13 +26,9 @@ from agentgraph.flow import decisions, prompts
 from agentgraph.flow.decisions import NextStep
 from agentgraph.flow.members import Function, Member, as_json, call_function
 from agentgraph.flow.stage import NO_STAGE, Stage
-from agentgraph.flow.stage_run import (
-    StageFailure,
-    StageGuards,
-    StageRun,
-    class_of_guard,
-    failure_in,
-)
+from agentgraph.flow.stage_run import StageRun
+from agentgraph.flow.stages.failure import StageFailure, class_of_guard, failure_in
+from agentgraph.flow.stages.stage_guards import StageGuards
 from agentgraph.flow.state import (
     FlowState,
     HumanValue,

@@ -39,7 +39,7 @@ from agentgraph.errors import ConfigurationError, RoutingError, kind_of
 from agentgraph.flow.audit.flow_run import judge
 from agentgraph.flow.result import FlowResult
 from agentgraph.flow.spec import FlowSpec
-from agentgraph.flow.stage_run import class_of_guard
+from agentgraph.flow.stages.failure import class_of_guard
 from agentgraph.flow.state import ReportValues, aborted_end, new_turn
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state

@@ -16,7 +16,6 @@ from pydantic_core import to_json
 
 from agentgraph.agents.run.inputs import Block
 from agentgraph.clock import clock
-from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
 from agentgraph.flow.audit.flow_run import step_data, verdict_data
 from agentgraph.flow.audit.stage_report import ValidationResult
 from agentgraph.flow.members import (
@@ -29,91 +28,20 @@ from agentgraph.flow.members import (
     name_of,
     read_as,
 )
-from agentgraph.flow.stage import NO_STAGE, STAGES, Stage
+from agentgraph.flow.stage import NO_STAGE, Stage
+from agentgraph.flow.stages.failure import StageFailure, class_of_guard, error_text
+from agentgraph.flow.stages.stage_guards import StageInterceptor
 from agentgraph.flow.state import ReportValues
-from agentgraph.graphs.task import read_value, task_id_of
-from agentgraph.guards import Decision, Effect, FailureClass, Gate, Guards, Subject
-from agentgraph.guards.mechanisms.failures import classify
-from agentgraph.guards.nodes.interceptor import NodeInterceptor, interceptor_of
-from agentgraph.guards.nodes.site import Overdue, Site, inside_stage
-from agentgraph.guards.place import Place
-from agentgraph.guards.records.enclosure import Enclosure
+from agentgraph.graphs.task import task_id_of
+from agentgraph.guards import Decision, FailureClass, Gate, Guards, Subject
+from agentgraph.guards.nodes.site import Site, inside_stage
 from agentgraph.guards.records.pauses import catch_up
-from agentgraph.interception import Admission, OuterCall, inside_tool, intercepted_by
+from agentgraph.interception import Admission, inside_tool, intercepted_by
 from agentgraph.stream import StageEvent, StageStatus, emit
 from agentgraph.usage import Usage
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
-
-GUARD_CHANNELS = ("turn", "guarded", "human")
-
-
-class StageFailure(Exception):
-    """A stage has failed: what kind of failure it is, which guard says so, and why."""
-
-    def __init__(
-        self,
-        failure_class: FailureClass,
-        guard: str,
-        cause: str,
-        problems: Sequence[str] = (),
-        evidence: Mapping[str, object] | None = None,
-        *,
-        is_rejected: bool = False,
-        worker: str = "",
-    ) -> None:
-        super().__init__(cause)
-        self.worker = worker
-        """Who has failed, where it is the failure of a worker: its guards decide then."""
-        self.is_rejected = is_rejected
-        """Whether a human has rejected what was made: that is the end of the flow."""
-        self.failure_class: FailureClass = failure_class
-        self.guard, self.cause = guard, cause
-        self.problems = tuple(problems) or (cause,)
-        self.evidence = dict(evidence or {})
-
-
-class StageInterceptor(NodeInterceptor):
-    """The guards of a flow around one of its stages: a member's run is a part of the flow's."""
-
-    def __init__(self, interceptor: NodeInterceptor, guards: StageGuards) -> None:
-        super().__init__(interceptor.site, interceptor.values)
-        self.guards = guards
-
-    def enclosure(self, call: OuterCall) -> Enclosure:
-        """Return what the guards know of the stage in which a member runs."""
-        outer = super().enclosure(call)
-        flow = self.guards.path
-        path = f"{flow}/{call.tool}"  # the stage is no agent, and so no level
-        depth = flow.count("/") + 1
-        return Enclosure(outer.account, outer.policy, path, depth, outer.ledger)
-
-
-@dataclass(frozen=True, slots=True)
-class StageGuards:
-    """The guards of a flow, at all of its stages."""
-
-    policies: Mapping[str, Guards]
-    """The policy of each stage, and of each worker."""
-    path: str
-    effects: Mapping[str, Effect] = field(default_factory=dict)
-    """How the actions of all members are undone, by path and tool."""
-
-    def at(self, stage: str, state: Mapping[str, Any], config: RunnableConfig) -> StageInterceptor:
-        """Return the guards at one stage, or at one worker."""
-        place = Place(path_of(self.path, stage))
-        if "guarded" not in state:  # the flow's nodes do not get that channel
-            state = {"guarded": read_value(config, "guarded"), **state}
-        interceptor = interceptor_of(self.policies[stage], place, GUARD_CHANNELS, state, config)
-        if self.effects and interceptor.account.root.effect_log is None:
-            interceptor.log_effects_of(config)
-        return StageInterceptor(interceptor, self)
-
-
-def path_of(flow: str, stage: str) -> str:
-    """Return the path of a stage, or of a worker, in a flow."""
-    return f"{flow}/{stage}" if stage in STAGES else f"{flow}/fan_out/{stage}"
 
 
 @dataclass(slots=True)
@@ -404,56 +332,3 @@ _FIELDS = tuple(item.name for item in fields(ValidationResult))
 
 def _values_of(verdict: ValidationResult) -> dict[str, Any]:
     return {name: getattr(verdict, name) for name in _FIELDS}
-
-
-_CLASSES: Mapping[str, FailureClass] = {
-    "max_steps": "infinite_loop",
-    "recursion_limit": "infinite_loop",
-    "depth_limit": "infinite_loop",
-    "loop_detector": "infinite_loop",
-    "hop_limit": "deadlock",
-    "deadlock_monitor": "deadlock",
-    "deadline": "deadlock",
-    "cost_budget": "cost_overrun",
-    "cost_velocity": "cost_overrun",
-    "fan_out_limit": "cost_overrun",
-    "tool_limit": "cost_overrun",
-    "circuit_breaker": "provider_error",
-    "retry": "provider_error",
-    "gate": "schema_failure",
-    "escalation": "unsafe_output",
-    "saga": "unsafe_output",
-}
-
-
-def class_of_guard(reason: str) -> FailureClass:
-    """Return the class of the failure for which a guard ends a run, by its close reason."""
-    return _CLASSES.get(reason.partition(":")[0], "no_progress")
-
-
-def failure_in(error: Exception) -> StageFailure:
-    """Return the failure of a stage for an error in its work."""
-    if isinstance(error, StageFailure):
-        return error
-    if isinstance(error, GuardStopped):
-        return _failure_of(error)
-    if isinstance(error, Overdue):
-        return StageFailure("deadlock", f"deadline:{error.layer}", str(error))
-    return StageFailure(classify(error).failure_class, "failure", error_text(error))
-
-
-def error_text(error: Exception) -> str:
-    """Return an error in words: our own say enough, of others the kind is told too."""
-    text, kind = str(error), type(error).__name__
-    if isinstance(error, AgentGraphError):
-        return text
-    return f"{kind}: {text}" if text else kind
-
-
-def _failure_of(error: GuardStopped) -> StageFailure:
-    """Return the failure of a stage that a guard has stopped."""
-    decision = error.decision
-    if not isinstance(decision, Decision):
-        raise ConfigurationError(f"a guard stopped without a decision: {error}") from error
-    failure_class = decision.failure_class or class_of_guard(decision.reason)
-    return StageFailure(failure_class, decision.reason, decision.cause, (), decision.evidence)

@@ -22,7 +22,8 @@ from agentgraph.flow import prompts
 from agentgraph.flow.members import Answer, Function, Member, as_json, call_function, object_in
 from agentgraph.flow.result import mast_of
 from agentgraph.flow.stage import NO_STAGE, Stage
-from agentgraph.flow.stage_run import StageFailure, StageRun, failure_in
+from agentgraph.flow.stage_run import StageRun
+from agentgraph.flow.stages.failure import StageFailure, failure_in
 from agentgraph.flow.state import FlowState, ReportValues
 from agentgraph.flow.topology import Debate, Entry, Failure, Item, Topology
 from agentgraph.flow.values import Brief, Plan, Summary, plan_of, text_of_brief
