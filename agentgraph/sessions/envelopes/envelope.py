@@ -223,8 +223,9 @@ def visible_to(envelope: Envelope, participant: str) -> bool:
 
 
 def for_participant(envelope: Envelope) -> Envelope:
-    """Return an envelope as participants see it: neither with the state of a rewind, nor with who
-    has sent it under which key.
+    """Return an envelope as participants see it.
+
+    It has neither the state of a rewind, nor who has sent it to a server.
     """
     if PRINCIPAL_KEY in envelope.metadata:
         metadata = {key: value for key, value in envelope.metadata.items() if key != PRINCIPAL_KEY}

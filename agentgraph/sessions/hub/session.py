@@ -39,6 +39,7 @@ from agentgraph.sessions.state.visibility import Audience, round_audience
 _DECISION_NOTES = frozenset({ev.EV_HANDOFF, ev.EV_HANDOFF_REJECTED, ev.EV_PHASE})
 """The types of the notes that follow the envelope of a decision, in the same append."""
 _MOST_NOTES = 20
+_PAGE = 500
 
 
 class SessionHub(ReaderHub, Protocol):
@@ -317,9 +318,14 @@ class Session(SessionInbox):
 
     async def _refuse_late(self, interrupt_id: str, sender: str | None) -> None:
         """Raise `AlreadyDecided` where a question has a decision that the sender may see."""
-        decision = decisions_in(await self.history()).get(interrupt_id)
-        if decision is not None and (sender is None or ev.visible_to(decision, sender)):
-            raise late_decision(decision)
+        end = self._now.sequence
+        while end > 0:
+            start = max(end - _PAGE, 0)
+            page = await self._hub.log.read(self.key, start, end - start)
+            decision = decisions_in(page).get(interrupt_id)
+            if decision is not None and (sender is None or ev.visible_to(decision, sender)):
+                raise late_decision(decision)
+            end = start
 
     async def release(self, agent: str | None = None) -> Receipt:
         """Give the conversation to an agent, by default to the one that had it before the human.

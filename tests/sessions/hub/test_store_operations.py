@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,12 +11,15 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from agentgraph import Hub, Team
+from agentgraph import Agent, Hub, Team
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions.log import MemoryLog
+from agentgraph.sessions.single.team import teams_of
+from agentgraph.testing import FakeClock, ScriptedModel, call
 from tests.sessions.talk import agent
 
 OPERATIONS = ("append", "read", "tail", "find", "inbox", "enqueue", "load", "claim", "attempt")
+LOOKS = ("unfinished_sessions",)
 
 
 class CountingLog(MemoryLog):
@@ -26,7 +30,7 @@ class CountingLog(MemoryLog):
         self.asked: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
-        if name in OPERATIONS:
+        if name in (*OPERATIONS, *LOOKS):
             self.asked[name] += 1
         return super().__getattribute__(name)
 
@@ -69,6 +73,38 @@ async def test_waiting_until_it_has_settled_looks_into_the_inbox_once() -> None:
         await session.send("user", "and now?")
         await session.settled()
     assert log.asked == {"append": 3, "inbox": 1}
+
+
+async def test_a_sweep_does_not_look_into_the_inbox_of_a_session_at_work() -> None:
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    async def work() -> str:
+        """Work until it is let go."""
+        begun.set()
+        await go.wait()
+        return "worked"
+
+    worker = Agent("worker", model=ScriptedModel([call("work"), "done", "again"]), tools=[work])
+    log = CountingLog()
+    clock = FakeClock()
+    hub = Hub(log, InMemorySaver(), teams_of([worker]), 30.0)
+    await hub.start(clock)
+    try:
+        session = await hub.session("worker")
+        await session.send("user", "hello")
+        await begun.wait()
+        log.asked.clear()
+        for count in range(1, 6):
+            clock.advance(1.0)
+            while log.asked["unfinished_sessions"] < count:
+                await asyncio.sleep(0)
+        assert (log.asked["unfinished_sessions"], log.asked["inbox"]) == (5, 0)
+        await session.send("user", "and this", idempotency_key="k")
+        go.set()
+        await session.settled()
+        assert log.asked["inbox"] > 0
+    finally:
+        await hub.aclose()
 
 
 async def test_the_first_turn_in_another_hub_reads_the_last_envelopes_once() -> None:

@@ -761,7 +761,7 @@ async def test_unfinished_are_those_that_need_somebody(log: Log) -> None:
 
     unfinished = await log.unfinished_sessions(10)
     assert unfinished == ["runs", "due", "waits", "all"]
-    assert [isinstance(key, EmptyInbox) for key in unfinished] == [True, True, False, False]
+    assert not [key for key in unfinished[2:] if isinstance(key, EmptyInbox)]
     assert await log.unfinished_sessions(0) == ["runs", "waits", "all"]
 
 
