@@ -26,19 +26,23 @@ def main(keys: Sequence[str]) -> None:
     """Probe, and keep what was found of the peers that are not named."""
     chosen = [one for one in CONTESTANTS if not keys or one.key in keys]
     assert chosen, f"there are {', '.join(one.key for one in CONTESTANTS)}"
-    old = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="contract-")))
         stores = {"files": FILES}
         if any(one.store == "postgres" for one in chosen):
             stores["postgres"] = postgres(stack.enter_context(new_server()).url)
         for contestant in chosen:
-            old[contestant.key] = _probed(contestant, stores[contestant.store], folder=folder)
-    found = {one.key: old[one.key] for one in CONTESTANTS if one.key in old}
-    RESULTS.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", "utf-8")
-    if len(found) == len(CONTESTANTS):
-        PAGE.write_text(page_of(found), "utf-8")
-    print(f"{RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)} are written")
+            _keep(contestant.key, _probed(contestant, stores[contestant.store], folder=folder))
+
+
+def _keep(key: str, found: dict[str, Any]) -> None:
+    """Write the results of a peer, and the page once all peers have results."""
+    known = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
+    known[key] = found
+    results = {one.key: known[one.key] for one in CONTESTANTS if one.key in known}
+    RESULTS.write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if len(results) == len(CONTESTANTS):
+        PAGE.write_text(page_of(results), "utf-8")
 
 
 def _probed(contestant: Contestant, store: Store, *, folder: Path) -> dict[str, Any]:

@@ -45,6 +45,19 @@ def _table(results: Mapping[str, Any]) -> Iterator[str]:
         yield f"| {contestant.title} | {' | '.join(verdicts)} |"
 
 
+def _better(results: Mapping[str, Any]) -> Iterator[str]:
+    """Name the peers that hold what this project does not hold everywhere."""
+    ours = [one for one in CONTESTANTS if not one.environment]
+    peers = [one for one in CONTESTANTS if one.environment]
+    for name in PROPERTIES:
+        if all(results[one.key]["probes"][name]["verdict"] == "held" for one in ours):
+            continue
+        holders = [
+            one.title for one in peers if results[one.key]["probes"][name]["verdict"] == "held"
+        ]
+        yield f"- {name}: held by {', '.join(holders) or 'no peer'}"
+
+
 def _strong(verdict: str) -> str:
     return f"**{verdict}**" if verdict == "broken" else verdict
 
@@ -55,6 +68,11 @@ def _rest(results: Mapping[str, Any]) -> Iterator[str]:
     yield "|---|---|"
     yield from (f"| {name} | {promise} |" for name, promise in PROPERTIES.items())
     yield ""
+    if better := list(_better(results)):
+        yield "Where agentgraph does not hold a property everywhere, peers that do:"
+        yield ""
+        yield from better
+        yield ""
     yield "## What was found"
     for contestant in CONTESTANTS:
         found = results[contestant.key]

@@ -22,7 +22,7 @@ PROPERTIES = {
     "recovery determinism": "Three copies of a store are recovered, one of them killed and "
     "recovered again: all end equal.",
     "liveness": "Killed at six points, from the first step to after the payment: the run can be "
-    "brought to its end within a minute.",
+    "brought to its end within two minutes.",
 }
 """What is probed, in the order of the page."""
 
@@ -66,6 +66,16 @@ CONTESTANTS = (
         effects="effect and its lookup",
     ),
     Contestant(
+        "agentgraph-session",
+        "agentgraph, session on SQLite",
+        "agentgraph_sessions",
+        "",
+        ("langgraph-agentgraph", "langgraph"),
+        "the same agent in a Team, in sessions of a Hub, durability step",
+        effects="effect and its lookup",
+        notes="A fork is made of envelopes: the round under way begins anew in it, with its tools.",
+    ),
+    Contestant(
         "langgraph-sqlite",
         "LangGraph, SQLite",
         "langgraph",
@@ -97,7 +107,7 @@ CONTESTANTS = (
         "pydantic_graph",
         ("pydantic-graph",),
         "a Graph with FileStatePersistence, taken up by iter_from_persistence",
-        notes="pydantic-graph 2 has no persistence any more: all seven are not offered there.",
+        notes="A file lock gives an open node to one process. pydantic-graph 2 has no persistence.",
     ),
     Contestant(
         "openai-agents",
@@ -106,5 +116,32 @@ CONTESTANTS = (
         "openai_agents",
         ("openai-agents",),
         "SQLiteSession, RunState in a file while a tool needs approval",
+        notes="The session has the outputs of tools at once; the file of the state is the user's.",
+    ),
+    Contestant(
+        "crewai-persist",
+        "CrewAI, persist",
+        "crewai_flows",
+        "crewai",
+        ("crewai",),
+        "a flow with @persist on SQLite, taken up by the id of its state, human_feedback",
+    ),
+    Contestant(
+        "crewai-checkpoints",
+        "CrewAI, checkpoints",
+        "crewai_checkpoints",
+        "crewai",
+        ("crewai",),
+        "the same flow with CheckpointConfig after each method, taken up by from_checkpoint",
+        notes="Checkpoints are written beside the next step, so a kill soon after a step loses it.",
+    ),
+    Contestant(
+        "ag2",
+        "AG2, network",
+        "ag2_network",
+        "ag2",
+        ("ag2",),
+        "a workflow channel of a hub on SqliteKnowledgeStore, resume_pending_turns",
+        notes="A step is the turn of an agent of its own, whose packet is the record.",
     ),
 )

@@ -23,6 +23,7 @@ __all__ = ["STEPS", "Job", "NotOffered", "Outcome", "Peer", "astep", "lines", "p
 STEPS = ("draft", "charge", "report")
 _HANGS = "HANGS"
 _POLL_S = 0.001
+_HOME = (None, "", "localhost", "::1", "127.0.0.1")
 
 
 @dataclass(frozen=True)
@@ -125,9 +126,20 @@ def wait_for_the_others() -> None:
             time.sleep(_POLL_S)
 
 
+def _stay_at_home(event: str, arguments: tuple[Any, ...]) -> None:
+    """Refuse to look up and to reach any other machine: no peer needs one."""
+    if event == "socket.getaddrinfo" and arguments[0] not in _HOME:
+        raise OSError(f"{arguments[0]!r} is another machine")
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        host = str(arguments[1][0])
+        if host not in _HOME and not host.startswith("127."):
+            raise OSError(f"{host} is another machine")
+
+
 def play(peer: type[Any], arguments: Sequence[str] | None = None) -> None:
     """Play one job on a peer, and print its outcome as the last line."""
     global _job
+    sys.addaudithook(_stay_at_home)
     _job = Job(**json.loads((arguments or sys.argv[1:])[0]))
     try:
         outcome = asyncio.run(getattr(peer(), _job.verb)())

@@ -17,7 +17,7 @@ from langchain.tools import InjectedToolCallId, tool
 from langchain_core.messages import BaseMessage, ToolMessage
 from langgraph.types import Command, interrupt
 
-from agentgraph import Agent, effect
+from agentgraph import Agent, current_history, effect
 from agentgraph.testing import ScriptedModel, call
 from benchmarks.contract.scenario import (
     STEPS,
@@ -68,13 +68,14 @@ async def report() -> str:
 
 async def pay() -> str:
     """Pay, if a human agrees."""
-    if interrupt({"pay": 5}) != "yes":
+    done = [str(message.text) for message in current_history() if message.type == "tool"]
+    if interrupt({"pay": 5, "done": done}) != "yes":
         return "refused"
     await astep("pay")
     return "paid"
 
 
-def _turn(messages: list[BaseMessage]) -> Any:
+def turn(messages: list[BaseMessage]) -> Any:
     answers = [message for message in messages if isinstance(message, ToolMessage)]
     names = (*STEPS, "pay")
     return call(names[len(answers)]) if len(answers) < len(names) else str(answers[-1].text)
@@ -85,7 +86,7 @@ class AgentGraph:
         postgres = job().store.startswith("postgresql")
         self._agent = Agent(
             "clerk",
-            model=ScriptedModel(_turn),
+            model=ScriptedModel(turn),
             tools=[draft, charge, report, pay],
             middleware=[Counts()],
             checkpointer=job().store if postgres else f"sqlite:///{job().store}/threads.db",

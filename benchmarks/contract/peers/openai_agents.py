@@ -1,9 +1,9 @@
-"""OpenAI Agents SDK: `SQLiteSession` and `RunState`, by its pages "Sessions" and "Human-in-the-loop".
+"""OpenAI Agents SDK: `SQLiteSession` and `RunState`, by "Sessions" and "Human-in-the-loop".
 
 The tool that pays has `needs_approval=True`. A run that waits is written as `RunState.to_string`,
 as the page's example writes `result.json`, and is taken up by `RunState.from_string`, `approve` or
-`reject`, and `Runner.run`. The pages know no other way to take up a run: after a kill the session is
-asked again, which is the nearest ("Running agents" names integrations of other products for it).
+`reject`, and `Runner.run`. The pages know no other way to take up a run: after a kill the session
+is asked again, which is the nearest ("Running agents" names integrations of others for it).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """pydantic-graph 1: `FileStatePersistence`, by "State Persistence" of its page "Graphs", whose
 question graph stops at a node, and is answered by another one in another process.
 
-A run that was cut off is taken up by `iter_from_persistence`, as the page does. The package's second
-major release has no persistence any more, so this is the last one that has.
+A run that was cut off is taken up by `iter_from_persistence`, as the page does. The second major
+release of the package has no persistence any more, so this is the last one that has.
 """
 
 from __future__ import annotations
