@@ -310,7 +310,8 @@ class Session(SessionInbox):
         except SessionError as error:
             # The inbox may have had the same decision: this caller's, before its process died.
             fresh = decisions_in(await self._hub.log.read(self.key, position))
-            if error.code != "too_late" or interrupt_id not in fresh:
+            # An accepted decision may have closed the session, too.
+            if error.code not in ("too_late", SessionClosed.code) or interrupt_id not in fresh:
                 raise
             if fresh[interrupt_id].event_data != draft.event_data:
                 raise late_decision(fresh[interrupt_id]) from None
