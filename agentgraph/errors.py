@@ -57,10 +57,12 @@ class AgentGraphError(Exception):
     code: str = "error"
     """A stable name, for programs: texts may change."""
 
-    def __init__(self, message: str = "", *, code: str | None = None) -> None:
+    def __init__(self, message: str = "", *, code: str | None = None, public: str = "") -> None:
         super().__init__(message or (type(self).__doc__ or "").strip().partition("\n")[0])
         if code is not None:
             self.code = code
+        self.public = public or str(self)
+        """The message without the words of somebody else's error, for users of a server."""
 
 
 class ConfigurationError(AgentGraphError):
@@ -68,11 +70,14 @@ class ConfigurationError(AgentGraphError):
 
     code = "configuration"
 
-    def __init__(self, faults: str | Iterable[str], *, code: str | None = None) -> None:
+    def __init__(
+        self, faults: str | Iterable[str], *, code: str | None = None, public: str = ""
+    ) -> None:
         self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
         count = len(self.faults)
         head = "1 fault" if count == 1 else f"{count} faults"
-        super().__init__("\n".join([f"{head}:", *(f"- {f}" for f in self.faults)]), code=code)
+        text = "\n".join([f"{head}:", *(f"- {f}" for f in self.faults)])
+        super().__init__(text, code=code, public=public)
 
 
 class RoutingError(AgentGraphError):
@@ -164,15 +169,11 @@ class ModelError(AgentGraphError):
 
     code = "model"
 
-    def __init__(self, message: str = "", *, code: str | None = None, public: str = "") -> None:
-        super().__init__(message, code=code)
-        self.public = public or str(self)
-
     @classmethod
     def of(cls, what: str, error: Exception) -> ModelError:
         """Return the error that `what` has failed: a model, or a foreign graph."""
         if isinstance(error, AgentGraphError):
-            words, public = str(error), getattr(error, "public", str(error))
+            words, public = str(error), error.public
         else:
             words, public = in_words(error), kind_of(error)
         code = error.code if isinstance(error, ModelError) else None
@@ -221,7 +222,7 @@ def kind_of(error: BaseException) -> str:
 def in_words(error: BaseException) -> str:
     """Return an error's class, its HTTP status and its own text, without the secrets in it.
 
-    Only for the errors of models and of foreign graphs: those of a store or a tool may hold secrets
+    Only for the errors of models, foreign graphs and the parts of flows: those of a store or a tool may hold secrets
     that have no form by which they could be found.
     """
     text = redacted(" ".join(_text_of(error).split()))

@@ -10,7 +10,7 @@ from langchain_core.messages import BaseMessage
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from agentgraph.display import event_line
-from agentgraph.errors import AgentGraphError, ModelError
+from agentgraph.errors import AgentGraphError
 from agentgraph.running import emitting_run
 
 __all__ = [
@@ -215,8 +215,7 @@ class ErrorEvent(Event):
     @classmethod
     def of(cls, error: AgentGraphError, agent: str = "") -> ErrorEvent:
         """Return the event of an error."""
-        public = error.public if isinstance(error, ModelError) else ""
-        return cls(agent=agent, code=error.code, message=str(error), public=public)
+        return cls(agent=agent, code=error.code, message=str(error), public=error.public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ pass raises `StageFailure`; what follows from that is decided in `decisions`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ from agentgraph.guards.records.pauses import catch_up
 from agentgraph.interception import Admission, inside_tool, intercepted_by
 from agentgraph.stream import StageEvent, StageStatus, emit
 from agentgraph.usage import Usage
+
+logger = logging.getLogger("agentgraph")
 
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
@@ -172,8 +175,11 @@ class StageRun:
 
     async def note_error(self, check: str, error: Exception) -> None:
         """Note and record a check that could not be made, and in whose way nothing stands."""
-        cause = f"the {check} has failed: {error_text(error)}"
-        self.note("after", check, [cause])
+        logger.info("the %s has failed", check, exc_info=error)
+        what = f"the {check} has failed"
+        # The report is for the developer, the record for whoever reads the session too.
+        self.note("after", check, [f"{what}: {type(error).__name__}: {error}"])
+        cause = f"{what}: {error_text(error)}"
         if self.site is not None:
             await self.site.decide(Decision("allow", check, cause, "", {"stage": self.name}))
 

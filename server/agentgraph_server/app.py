@@ -15,8 +15,12 @@ from agentgraph_server.agents.catalogue import Catalogue
 from agentgraph_server.api import decisions, runs, sessions
 from agentgraph_server.api import served as served_routes
 from agentgraph_server.api.served import Served, served_by_name
+from agentgraph_server.logs import prepare_loggers
+from agentgraph_server.middleware.methods import Methods
+from agentgraph_server.middleware.origins import Hosts, Origins
+from agentgraph_server.middleware.request_log import RequestLog
 from agentgraph_server.principals.access_control import AccessControl
-from agentgraph_server.principals.principal import Auth, key_auth
+from agentgraph_server.principals.principal import OPEN_PATHS, Auth, key_auth
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.settings import Settings
 
@@ -55,9 +59,21 @@ def create_app(
     app.state.served = served_by_name(served)
     for module in (served_routes, sessions, runs, decisions, agents):
         app.include_router(module.router)
-    app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body)
     answer_problems(app)
+    _add_middleware(app, auth, settings)
     return app
+
+
+def _add_middleware(app: FastAPI, auth: Auth | None, settings: Settings) -> None:
+    """Add what a request passes before its route; what is added last, it passes first."""
+    hosts = settings.allowed_hosts
+    app.add_middleware(Methods)
+    app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body, allowed_hosts=hosts)
+    if hosts:
+        app.add_middleware(Hosts, allowed=hosts, open_paths=OPEN_PATHS)
+    app.add_middleware(RequestLog, expose_errors=settings.expose_errors)
+    if settings.cors_origins:  # before who asks is known: a preflight has no key
+        app.add_middleware(Origins, origins=settings.cors_origins)
 
 
 async def open_stores(app: FastAPI) -> None:
@@ -81,6 +97,8 @@ async def _close_stores(app: FastAPI) -> None:
 @asynccontextmanager
 async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
     """Open the hub and the stores at the start, and close them at the end."""
+    settings = app.state.settings
+    prepare_loggers(settings.log_level, settings.log_format)
     try:
         # Not at the first request: a server that cannot reach its store must not start.
         await open_stores(app)

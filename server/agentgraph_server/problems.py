@@ -6,6 +6,7 @@ The text of an error that is not agentgraph's may hold secrets; only its class i
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
@@ -27,6 +28,10 @@ from agentgraph.errors import (
 )
 from agentgraph_server.agents.catalogue import ThreadBusy, UnknownAgent, UnknownThread
 from agentgraph_server.disconnects import ClientDisconnected, ServerStopping
+from agentgraph_server.masking import exposes_errors
+from agentgraph_server.middleware.methods import allow_header
+
+_log = logging.getLogger("agentgraph_server")
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -114,7 +119,6 @@ def answer_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _refusal)
     app.add_exception_handler(AgentGraphError, _failure)
     app.add_exception_handler(ClientDisconnected, _no_reader)
-    app.add_exception_handler(Exception, _unknown_error)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -130,17 +134,22 @@ async def _refusal(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     code, advice = _REFUSALS.get(error.status_code, ("refused", ""))
     detail = advice or str(error.detail)
-    return problem_response(error.status_code, detail, code, headers=error.headers)
+    # The route that refuses a method knows its own methods only.
+    headers = {"Allow": allow_header(request)} if error.status_code == 405 else error.headers
+    return problem_response(error.status_code, detail, code, headers=headers)
 
 
 async def _failure(request: Request, error: Exception) -> Response:
     """Respond to an error of agentgraph with the status of its class."""
     assert isinstance(error, AgentGraphError)
     headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
-    detail = error.public if isinstance(error, ModelError) else str(error)
-    faults = error.faults if isinstance(error, ConfigurationError) else ()
+    detail = str(error) if exposes_errors.get() else error.public
+    shows_all = detail == str(error)
+    faults = error.faults if isinstance(error, ConfigurationError) and shows_all else ()
     errors = [Fault(pointer="#", detail=fault) for fault in faults]
     status = _status_of(error)
+    if status >= 500 and not isinstance(error, ServerStopping):
+        _log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return problem_response(status, detail, error.code, errors=errors, headers=headers)
 
 
@@ -152,10 +161,6 @@ def _status_of(error: AgentGraphError) -> int:
 
 async def _no_reader(request: Request, error: Exception) -> Response:
     return Response(status_code=499)  # for the access log: the client has gone
-
-
-async def _unknown_error(request: Request, error: Exception) -> Response:
-    return problem_response(500, f"the run failed: {type(error).__name__}", "error")
 
 
 _REFUSALS = {

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from agentgraph.errors import ConfigurationError
 from agentgraph_server.api.served import Served
 from agentgraph_server.app import create_app, open_stores
+from agentgraph_server.logs import uvicorn_config
 from agentgraph_server.principals.access_control import is_loopback
 from agentgraph_server.principals.principal import Auth
 from agentgraph_server.settings import ENV_KEYS, Settings
@@ -76,6 +77,7 @@ def make_server(
         app,
         host,
         port,
+        log_config=uvicorn_config(settings.log_format),
         log_level=log_level or settings.log_level,
         timeout_graceful_shutdown=GRACE_S,
     )

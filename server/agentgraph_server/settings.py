@@ -48,6 +48,11 @@ class Settings(BaseSettings):
     allowed_hosts: Texts = Field(
         default=(), description="Host names to answer to; without any, all."
     )
+    public_url: str | None = Field(
+        default=None,
+        pattern=r"^https?://[^\s?#]+$",
+        description="The address at which clients reach the server, for links and `Location`.",
+    )
     max_body: int = Field(
         default=33_554_432, ge=1, description="The most bytes that a request may have."
     )
@@ -56,6 +61,9 @@ class Settings(BaseSettings):
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="The least severe messages that are logged."
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text", description="How they are written: lines to read, or each one as JSON."
     )
 
     def __init__(self, **values: Any) -> None:
@@ -80,6 +88,11 @@ class Settings(BaseSettings):
             return parts
         texts = [part.strip() if isinstance(part, str) else part for part in parts]
         return tuple(text for text in texts if text != "")
+
+    @field_validator("public_url")
+    @classmethod
+    def _without_slash(cls, value: str | None) -> str | None:
+        return value and value.rstrip("/")
 
     @field_validator("api_keys", mode="before")
     @classmethod

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import TypeVar
 
 import anyio
-
-from agentgraph.stream import ErrorEvent, Event
 
 T = TypeVar("T")
 
@@ -54,13 +51,6 @@ class ShutdownSignal(anyio.Event):
             return None
         finally:
             self._waiter = None
-
-
-def public_event(event: Event) -> Event:
-    """Return an event without a provider's words about its error: those are for the operator."""
-    if isinstance(event, ErrorEvent) and event.public:
-        return replace(event, message=event.public)
-    return event
 
 
 def frame(name: str, data: bytes, id: str = "") -> bytes:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticSerializationError, from_json, to_json
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
 MAX_DEPTH = 100
 
@@ -56,8 +57,19 @@ JsonObject = Annotated[dict[str, Any], AfterValidator(check_storable)]
 
 
 def address(connection: HTTPConnection, path: str) -> str:
-    """Return a path of this application as clients see it, below where it is mounted."""
-    return f"{connection.scope.get('root_path', '')}{path}"
+    """Return a path of this application as clients see it: at `public_url`, or where it is mounted.
+
+    The header `Host` has no part in it: whoever sends a request chooses that.
+    """
+    public_url = connection.app.state.settings.public_url
+    return f"{public_url or connection.scope.get('root_path', '')}{path}"
+
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request below where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def instant(seconds: float) -> str:

@@ -7,6 +7,7 @@ updates, a `Command` with a goto, a `Handoff` or a `Finish`.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -47,7 +48,7 @@ from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.agents.spec.output import OutputFormat
 from agentgraph.agents.spec.tree import Tree, name_at
 from agentgraph.blocking import Abort
-from agentgraph.errors import AgentGraphError, ConfigurationError, suggestion
+from agentgraph.errors import AgentGraphError, ConfigurationError, kind_of, suggestion
 from agentgraph.graphs.task import whole_state
 from agentgraph.interception import (
     ToolUse,
@@ -58,6 +59,8 @@ from agentgraph.interception import (
 from agentgraph.outcomes import NOTES, Finish, Handoff, Note, collect_notes
 from agentgraph.participant import Membership
 from agentgraph.running import CallEnd, current_run, in_tool, inside_call, record_messages
+
+logger = logging.getLogger("agentgraph")
 
 Execute = Callable[[ToolCallRequest], Awaitable[Any]]
 
@@ -334,9 +337,11 @@ async def _execute(
     except GraphBubbleUp:
         raise
     except Exception as error:
+        name = attempt.call["name"]
+        logger.info("the tool %r failed", name, exc_info=error)
         if not attempt.is_inside:
-            name = attempt.call["name"]
-            mistake = ConfigurationError(f"the tool {name!r} cannot be run: {error}")
+            what = f"the tool {name!r} cannot be run"
+            mistake = ConfigurationError(f"{what}: {error}", public=f"{what}: {kind_of(error)}")
             mistake.__cause__ = error
             attempt.stops.stop_by(mistake)  # whatever the middleware makes of it
         raise
@@ -383,7 +388,8 @@ class _OutcomeTool:
         """Return the error of the call, to which no model can react unless it is a `SystemExit`."""
         if isinstance(error.__cause__, SystemExit):
             return RuntimeError(f"the tool tried to end the process: {error.__cause__.code}")
-        failure = AgentGraphError(f"the tool {self._tool.name!r} failed: {error}", code=error.code)
+        what = f"the tool {self._tool.name!r} failed"
+        failure = AgentGraphError(f"{what}: {error}", code=error.code, public=what)
         self._attempt.stops.stop_by(failure)
         return failure
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
-from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped
+from agentgraph.errors import AgentGraphError, ConfigurationError, GuardStopped, in_words
 from agentgraph.guards import Decision, FailureClass
 from agentgraph.guards.mechanisms.failures import classify
 from agentgraph.guards.nodes.site import Overdue
+
+logger = logging.getLogger("agentgraph")
 
 
 class StageFailure(Exception):
@@ -68,15 +71,13 @@ def failure_in(error: Exception) -> StageFailure:
         return _failure_of(error)
     if isinstance(error, Overdue):
         return StageFailure("deadlock", f"deadline:{error.layer}", str(error))
+    logger.info("a stage of a flow has failed", exc_info=error)
     return StageFailure(classify(error).failure_class, "failure", error_text(error))
 
 
 def error_text(error: Exception) -> str:
-    """Return an error in words: our own say enough, of others the kind is told too."""
-    text, kind = str(error), type(error).__name__
-    if isinstance(error, AgentGraphError):
-        return text
-    return f"{kind}: {text}" if text else kind
+    """Return an error in words, for the planner and for clients: without the secrets in it."""
+    return error.public if isinstance(error, AgentGraphError) else in_words(error)
 
 
 def _failure_of(error: GuardStopped) -> StageFailure:

@@ -215,7 +215,8 @@ class SessionDriver:
                 # The store may be unreachable for a while; whatever the error, the session must go
                 # on.
                 kind = kind_of(error)
-                logger.error("session %s is tried again: %s", self._id, kind, exc_info=error)
+                text = "session %s is tried again: %s"
+                logger.error(text, self._id, kind, exc_info=error, extra={"session": self._id})
                 self._failure_count += 1
                 await clock().sleep(min(_PAUSE_S * 2**self._failure_count, _LONGEST_PAUSE_S))
                 self._news.set()

@@ -404,6 +404,6 @@ def _failure(error: Exception) -> tuple[str, str]:
         case ModelError():
             return "output" if error.code == "output" else "model", error.public
         case AgentGraphError():
-            return error.code, str(error)
+            return error.code, error.public
         case _:
             return "error", kind_of(error)

@@ -27,6 +27,7 @@ from agentgraph_server.agents.schemas import (
 from agentgraph_server.agents.turn_stream import TurnStream
 from agentgraph_server.disconnects import unless_disconnected
 from agentgraph_server.problems import problems
+from agentgraph_server.wire import address
 
 router = APIRouter()
 
@@ -151,5 +152,4 @@ async def _stream(
 
 
 def _location_headers(request: Request, agent: Served, thread_id: str) -> dict[str, str]:
-    root = request.scope.get("root_path", "")  # the path under which the application is mounted
-    return {"Content-Location": f"{root}/agents/{agent.name}/threads/{thread_id}"}
+    return {"Content-Location": address(request, f"/agents/{agent.name}/threads/{thread_id}")}

@@ -15,6 +15,7 @@ from pydantic import (
 
 from agentgraph import Agent, Flow, FlowResult, Reply
 from agentgraph.participant import Participant
+from agentgraph_server.masking import public_tool_message
 from agentgraph_server.wire import JsonValue, RequestBody, Text, check_storable, json_value
 
 
@@ -138,6 +139,8 @@ class ThreadMessage(BaseModel):
     @classmethod
     def of(cls, message: AnyMessage) -> ThreadMessage:
         """Read a message of LangChain's."""
+        if isinstance(message, ToolMessage):
+            message = public_tool_message(message)
         view = cls(
             id=message.id or "", type=message.type, text=str(message.text), name=message.name
         )

@@ -14,13 +14,8 @@ from agentgraph import AgentGraphError
 from agentgraph.stream import ErrorEvent, Event
 from agentgraph_server.agents.catalogue import ThreadLock
 from agentgraph_server.disconnects import ServerStopping
-from agentgraph_server.streams import (
-    SHUTDOWN_GRACE_S,
-    STALLED_S,
-    ShutdownSignal,
-    frame,
-    public_event,
-)
+from agentgraph_server.masking import public_event
+from agentgraph_server.streams import SHUTDOWN_GRACE_S, STALLED_S, ShutdownSignal, frame
 
 _log = logging.getLogger("agentgraph_server")
 

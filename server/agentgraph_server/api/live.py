@@ -20,13 +20,8 @@ from agentgraph.sessions import Answer, Envelope
 from agentgraph.stream import ErrorEvent, Event, FinalStateEvent
 from agentgraph_server.api.own_sessions import OwnSession
 from agentgraph_server.disconnects import ServerStopping
-from agentgraph_server.streams import (
-    SHUTDOWN_GRACE_S,
-    STALLED_S,
-    ShutdownSignal,
-    frame,
-    public_event,
-)
+from agentgraph_server.masking import public_event, public_fields
+from agentgraph_server.streams import SHUTDOWN_GRACE_S, STALLED_S, ShutdownSignal, frame
 
 _log = logging.getLogger("agentgraph_server")
 
@@ -160,4 +155,4 @@ def _end(answer: asyncio.Task[Answer], own: OwnSession, run_id: str) -> list[tup
 
 
 def _frame_of_envelope(envelope: Envelope) -> bytes:
-    return frame(envelope.event_type, to_json(envelope.stored_fields()), str(envelope.sequence))
+    return frame(envelope.event_type, to_json(public_fields(envelope)), str(envelope.sequence))

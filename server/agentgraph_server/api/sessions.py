@@ -18,6 +18,7 @@ from agentgraph_server.api.own_sessions import (
     RunnableSession,
     find_session,
 )
+from agentgraph_server.masking import public_fields
 from agentgraph_server.principals.principal import Forbidden, Reader, Runner
 from agentgraph_server.problems import problems
 from agentgraph_server.wire import (
@@ -28,6 +29,7 @@ from agentgraph_server.wire import (
     Storable,
     address,
     instant,
+    path_of,
 )
 
 router = APIRouter(tags=["sessions"])
@@ -272,7 +274,7 @@ async def list_sessions(
 
 def _address_after(request: Request, id: str) -> str:
     url: URL = request.url.include_query_params(after=id)
-    return address(request, f"{request.scope['path']}?{url.query}")
+    return address(request, f"{path_of(request.scope)}?{url.query}")
 
 
 @router.get("/sessions/{id}", responses=_READ)
@@ -297,7 +299,7 @@ async def read_log(
 ) -> list[EnvelopeView]:
     """Return the envelopes after a sequence that you may see."""
     envelopes = await own.session.history(after, reader=own.reader, limit=limit)
-    return [EnvelopeView(**envelope.to_dict()) for envelope in envelopes]
+    return [EnvelopeView(**thaw(public_fields(envelope))) for envelope in envelopes]
 
 
 @router.get("/sessions/{id}/state", responses=_READ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -13,9 +14,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentgraph.remote.principal import inside_principal
+from agentgraph_server.middleware.origins import is_allowed_host
 from agentgraph_server.principals.principal import OPEN_PATHS, THIS_MACHINE, Auth
 from agentgraph_server.problems import problem_response
 from agentgraph_server.settings import ENV_KEYS
+from agentgraph_server.wire import path_of
 
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
@@ -26,10 +29,18 @@ class AccessControl:
     The size of bodies is limited too.
     """
 
-    def __init__(self, app: ASGIApp, *, auth: Auth | None, max_body: int) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        auth: Auth | None,
+        max_body: int,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._auth = auth
         self._max_body = max_body
+        self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -43,11 +54,11 @@ class AccessControl:
     async def _identify(self, scope: Scope) -> Response | None:
         """Store the principal of a request with it; return a refusal if there is none."""
         if self._auth is None:
-            principal, refusal = THIS_MACHINE, refusal_of_origin(scope)
+            principal, refusal = THIS_MACHINE, refusal_of_origin(scope, self._allowed_hosts)
         else:
             answer = self._auth(Request(scope))
             principal = await answer if inspect.isawaitable(answer) else answer  # type: ignore[assignment]
-            is_open = principal is not None or scope["path"] in OPEN_PATHS
+            is_open = principal is not None or path_of(scope) in OPEN_PATHS
             refusal = None if is_open else _unauthorized()
         if refusal is None:
             scope.setdefault("state", {})["principal"] = principal
@@ -69,13 +80,17 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def refusal_of_origin(scope: Scope) -> Response | None:
-    """Refuse requests from other machines, and those that a browser sends for another site."""
+def refusal_of_origin(scope: Scope, allowed_hosts: Collection[str] = ()) -> Response | None:
+    """Refuse requests from other machines, and those that a browser sends for another site.
+
+    Of the names with dots those of `allowed_hosts` are this machine's too.
+    """
     client = scope.get("client")
     if client is not None and _is_foreign(client[0]):
         return problem_response(403, _OPEN, "forbidden")
     # DNS rebinding: another site's page can point its own name, which has dots, at this machine.
-    if not _is_local_name(Headers(scope=scope).get("host", "")):
+    host = Headers(scope=scope).get("host", "")
+    if not _is_local_name(host) and not is_allowed_host(host, allowed_hosts):
         return problem_response(403, _OPEN, "forbidden")
     return None
 

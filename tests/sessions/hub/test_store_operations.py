@@ -94,7 +94,7 @@ async def test_a_sweep_does_not_look_into_the_inbox_of_a_session_at_work() -> No
         await session.send("user", "hello")
         await begun.wait()
         log.asked.clear()
-        while log.asked["unfinished_sessions"] < 5:  # noqa: ASYNC110 - the clock is advanced here
+        while log.asked["unfinished_sessions"] < 5:
             clock.advance(0.5)
             await asyncio.sleep(0)
         assert (log.asked["unfinished_sessions"], log.asked["inbox"]) == (5, 0)

@@ -1,0 +1,1 @@
+"""What every request passes before its route: its id, its origin, and its method."""
