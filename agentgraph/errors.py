@@ -222,8 +222,8 @@ def kind_of(error: BaseException) -> str:
 def in_words(error: BaseException) -> str:
     """Return an error's class, its HTTP status and its own text, without the secrets in it.
 
-    Only for the errors of models, foreign graphs and the parts of flows: those of a store or a tool may hold secrets
-    that have no form by which they could be found.
+    Only for the errors of models, of foreign graphs and of the parts of flows: those of a store or
+    a tool may hold secrets that have no form by which they could be found.
     """
     text = redacted(" ".join(_text_of(error).split()))
     if len(text) > _LONGEST_TEXT:

@@ -15,8 +15,9 @@ from agentgraph.guards.records.enclosure import current_enclosure
 from agentgraph.outcomes import Interrupt
 from agentgraph.sessions.envelopes.draft import Content
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.hub.answer import questions_in, words_of_end
+from agentgraph.sessions.hub.answer import words_of_end
 from agentgraph.sessions.hub.memory_runs import MemoryRuns
+from agentgraph.sessions.hub.questions import questions_in
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import live_envelopes

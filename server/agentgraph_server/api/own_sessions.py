@@ -7,10 +7,11 @@ from typing import Annotated
 from fastapi import Depends, Path, Request
 
 from agentgraph.errors import SessionError
+from agentgraph.remote import Principal
 from agentgraph.sessions import Hub, Session
 from agentgraph.sessions.hub.run import Run
 from agentgraph.sessions.state.record import id_of, tenant_of
-from agentgraph_server.principals.principal import Decider, Forbidden, Principal, Reader, Runner
+from agentgraph_server.principals.principal import Decider, Forbidden, Reader, Runner
 from agentgraph_server.wire import Name
 
 

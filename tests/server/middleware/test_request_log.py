@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
+from agentgraph.remote import Principal
 from agentgraph_server.logs import JsonFormatter, TextFormatter
-from agentgraph_server.principals.principal import Principal
 from tests.server.live_server import problem_of, serving, solo
 
 

@@ -12,6 +12,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent, Hub, Team
+from agentgraph.clock import clock as system_clock
 from agentgraph.routing import FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.single.team import teams_of
@@ -96,7 +97,7 @@ async def test_a_sweep_does_not_look_into_the_inbox_of_a_session_at_work() -> No
         log.asked.clear()
         while log.asked["unfinished_sessions"] < 5:
             clock.advance(0.5)
-            await asyncio.sleep(0)
+            await system_clock().sleep(0)
         assert (log.asked["unfinished_sessions"], log.asked["inbox"]) == (5, 0)
         await session.send("user", "and this", idempotency_key="k")
         go.set()
