@@ -117,6 +117,10 @@ class Claim:
             await asyncio.shield(task)
 
 
+DAMAGED_THREAD = "damaged_thread"
+"""The code of the `StorageError` for a thread whose stored data cannot be decoded."""
+
+
 def raise_unreadable(config: Mapping[str, Any] | None, error: Exception) -> None:
     """Raise a `StorageError` that names the thread whose stored data could not be decoded."""
     thread_id = (config or {}).get("configurable", {}).get("thread_id")
@@ -126,7 +130,7 @@ def raise_unreadable(config: Mapping[str, Any] | None, error: Exception) -> None
         f"the thread {thread_id!r} cannot be read ({kind_of(error)}): its stored data are "
         "damaged, or were written with another key or by a newer version. Restore them from a "
         f"backup, or delete the thread: `agent.aforget({thread_id!r})`",
-        code="damaged_thread",
+        code=DAMAGED_THREAD,
     ) from error
 
 

@@ -103,6 +103,8 @@ class SessionDriver:
         self._failure_count = 0
         self.quarantine: Quarantined | None = None
         """Why the session cannot run in this hub, None if it can."""
+        self._reported_fault = ""
+        """The fault that is in the process's log: a damaged session is tried again each second."""
 
     @property
     def session(self) -> OwnedSession | None:
@@ -222,7 +224,8 @@ class SessionDriver:
                 self._news.set()
 
     def _report(self, fault: Quarantined) -> None:
-        if str(fault) != str(self.quarantine):  # logged once
+        if str(fault) != self._reported_fault:
+            self._reported_fault = str(fault)
             logger.error("session %s is quarantined: %s", self._id, fault)
         self.quarantine = fault
 

@@ -12,7 +12,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command, StateSnapshot
 
 from agentgraph.clock import new_id
-from agentgraph.errors import StaleOwner
+from agentgraph.errors import StaleOwner, StorageError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.routing.frozen_json import thaw
@@ -23,6 +23,7 @@ from agentgraph.sessions.drivers.subscribers import Subscribers
 from agentgraph.sessions.envelopes.envelope import EV_REWOUND
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
 from agentgraph.sessions.rounds.unfinished_turns import end_cancelled_input, unfinished_turn
@@ -32,6 +33,7 @@ from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph.sessions.team.inner_session import usage_in_inner
 from agentgraph.sessions.team.speaker import cancel_and_wait, usage_of_waiting
 from agentgraph.sessions.team.supervisor import Supervisor
+from agentgraph.storage.store import DAMAGED_THREAD
 
 _STEPS = 1_000_000
 """LangGraph's limit per run; the session's rules and guards end a run long before."""
@@ -179,7 +181,7 @@ class Execution:
             return None
         # This reads the store, so it is done once, before the graph runs for the first time.
         graph, is_single = self._hub.graph_of(session.record), session.state.is_single
-        snapshot = await whole_state(graph, self._config, subgraphs=is_single)
+        snapshot = await self._stored_state(graph, subgraphs=is_single)
         if not snapshot.config["configurable"].get("checkpoint_id"):
             if session.state.status == "waiting_decision":
                 await self._ask_again()
@@ -199,12 +201,23 @@ class Execution:
                 await self._ask_again()
         return None
 
+    async def _stored_state(self, graph: AnyCompiledGraph, *, subgraphs: bool) -> StateSnapshot:
+        """Return the state of the last checkpoint; raise `DamagedSession` where it cannot be read.
+
+        It is not deleted: whoever has the right key, or a backup, may still read it.
+        """
+        try:
+            return await whole_state(graph, self._config, subgraphs=subgraphs)
+        except StorageError as error:
+            if error.code != DAMAGED_THREAD:
+                raise
+            text = f"session {self.session.id!r} cannot go on with its round: {error}"
+            raise DamagedSession(text, self.session.id) from error
+
     async def _withdraw_questions(self) -> None:
         """Take back what a human was asked, as there is a new input: that run is over."""
         session = self.session
-        snapshot = await whole_state(
-            self._hub.graph_of(session.record), self._config, subgraphs=True
-        )
+        snapshot = await self._stored_state(self._hub.graph_of(session.record), subgraphs=True)
         remains = await self.team.remains_of(session, snapshot, is_over=True)
         await session.write(lambda page: page.withdraw_questions(remains))
         await self._delete_checkpoints()
@@ -313,7 +326,7 @@ class Execution:
         session, snapshot = self.session, self._cancelled_state
         if snapshot is None and not self._is_clean:
             graph = self._hub.graph_of(session.record)
-            snapshot = await whole_state(graph, self._config, subgraphs=True)
+            snapshot = await self._stored_state(graph, subgraphs=True)
         if snapshot is not None and snapshot.values.get("round") != session.state.round:
             snapshot = None
         turns = {}
