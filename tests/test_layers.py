@@ -17,6 +17,7 @@ LEAVES = frozenset(
         "clock",
         "display",
         "drawing",
+        "driving",
         "errors",
         "history",
         "timeouts",
@@ -44,6 +45,7 @@ MAY_IMPORT = {
     "agents": LEAVES | {"guards", "models"},
     "flow": LEAVES | {"guards", "agents"},
     "sessions": LEAVES | {"routing", "phases", "guards"},
+    "engines": LEAVES | {"sessions"},
     "models": LEAVES,
     "testing": LEAVES,
 }

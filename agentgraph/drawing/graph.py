@@ -12,17 +12,26 @@ from typing import Literal
 _LONGEST = 44
 
 
+NodeKind = Literal[
+    "box", "start", "end", "agent", "team", "flow", "graph", "stage", "gate", "tool", "human", "any"
+]
+"""What a node stands for; in an SVG only `start` and `end` look different from a box."""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A node; `cluster` names the boxes around it, the outermost first."""
 
     id: str
     label: str = ""
-    kind: Literal["box", "start", "end"] = "box"
+    kind: NodeKind = "box"
     cluster: tuple[str, ...] = ()
     highlighted: bool = False
     failed: bool = False
     """Whether it is marked as what has failed."""
+    parent: str | None = None
+    """The id of the node that it is a part of, which a scene tells and an SVG does not."""
+    description: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,14 +81,15 @@ def _cluster(level: Level) -> str:
 def _node(level: Level, name: str) -> str:
     """Draw a node; its id is the tooltip."""
     node, box, middle = level.nodes[name], level.boxes[name], level.at(name)
-    fill, ink, radius = _KINDS[node.kind]
+    kind = node.kind if node.kind in _KINDS else "box"
+    fill, ink, radius = _KINDS[kind]
     mark = "failed" if node.failed else "on" if node.highlighted else ""
     stroke = 'stroke="#8ba0bf"'
     if mark:
         stroke = f'stroke="{_FAILED if node.failed else _ON}" stroke-width="2"'
     rest = f'rx="{radius}" fill="{fill}" {stroke}'
     return _group(
-        f"node {node.kind} {mark}".rstrip(),
+        f"node {kind} {mark}".rstrip(),
         name,
         _rect(middle, (box.width, box.height), rest),
         _text(middle, label_of(node), f'text-anchor="middle" fill="{ink}"'),

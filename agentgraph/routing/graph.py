@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from agentgraph.drawing import Edge, Node
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.analysis import diagram as picture
 from agentgraph.routing.analysis.check import Finding, check
@@ -143,6 +144,10 @@ class TransitionGraph:
     def svg(self, decided: Sequence[TransitionDecision | Rule] = ()) -> str:
         """Draw the rules, as an SVG image; those in `decided` are highlighted."""
         return picture.svg(self._rules, picture.rules_of(decided))
+
+    def parts(self) -> tuple[list[Node], list[Edge]]:
+        """Return the rules as nodes and edges to draw; a participant's id begins with `:`."""
+        return picture.parts_of(self._rules)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the graph as a JSON document; `ConfigurationError` if it cannot be stored."""

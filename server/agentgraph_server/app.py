@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from agentgraph import __version__
+from agentgraph.engines import LOCAL, Engine, open_engine
 from agentgraph.sessions import Hub
 from agentgraph.storage import LazySaver, lasting_url
 from agentgraph_server.agents import routes as agents
 from agentgraph_server.agents.catalogue import Catalogue
-from agentgraph_server.api import decisions, runs, sessions
+from agentgraph_server.api import decisions, health, runs, sessions
 from agentgraph_server.api import served as served_routes
 from agentgraph_server.api.served import Served, served_by_name
+from agentgraph_server.drain import Drain, Refusal
 from agentgraph_server.logs import prepare_loggers
 from agentgraph_server.middleware.methods import Methods
 from agentgraph_server.middleware.origins import Hosts, Origins
@@ -28,17 +30,19 @@ from agentgraph_server.settings import Settings
 def create_app(
     *served: Served,
     store: str | None = None,
+    engine: Engine | str | None = None,
     auth: Auth | None = None,
     settings: Settings | None = None,
 ) -> FastAPI:
     """Make the application that serves agents, teams, flows and graphs.
 
     `store` holds the sessions; by default it is that of the settings, else `POSTGRES_URL`, else a
-    SQLite file in the working directory. `auth` returns the `Principal` that sends a request; by
+    SQLite file in the working directory. `engine` says who drives them: an `Engine`, or its URL; by
+    default this server does. `auth` returns the `Principal` that sends a request; by
     default the API keys of the settings do. Without any of both, only this machine may ask.
 
     Raises `ConfigurationError` if two that are served have the same name, if one of them cannot be
-    served, or if a setting or a store's URL cannot be used.
+    served, or if a setting, a store's or an engine's URL cannot be used.
 
         app = create_app(support, store="memory")  # uvicorn runs it
     """
@@ -53,21 +57,28 @@ def create_app(
         lifespan=_open_while_serving,
     )
     app.state.url = url
+    app.state.engine = _engine_of(engine or settings.engine or LOCAL)
     app.state.hub = None
+    app.state.drain = Drain()
     app.state.settings = settings
     app.state.catalogue = Catalogue(served, url)
     app.state.served = served_by_name(served)
-    for module in (served_routes, sessions, runs, decisions, agents):
+    for module in (health, served_routes, sessions, runs, decisions, agents):
         app.include_router(module.router)
     answer_problems(app)
     _add_middleware(app, auth, settings)
     return app
 
 
+def _engine_of(engine: Engine | str) -> Engine:
+    return open_engine(engine) if isinstance(engine, str) else engine
+
+
 def _add_middleware(app: FastAPI, auth: Auth | None, settings: Settings) -> None:
     """Add what a request passes before its route; what is added last, it passes first."""
     hosts = settings.allowed_hosts
     app.add_middleware(Methods)
+    app.add_middleware(Refusal, drain=app.state.drain)
     app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body, allowed_hosts=hosts)
     if hosts:
         app.add_middleware(Hosts, allowed=hosts, open_paths=OPEN_PATHS)
@@ -81,7 +92,9 @@ async def open_stores(app: FastAPI) -> None:
     for saver in _lazy_savers(app.state.catalogue):
         await saver.aopen()
     if app.state.hub is None:
-        app.state.hub = await Hub.open(app.state.url, serve=[*app.state.served.values()])
+        app.state.hub = await Hub.open(
+            app.state.url, serve=[*app.state.served.values()], engine=app.state.engine
+        )
 
 
 async def _close_stores(app: FastAPI) -> None:

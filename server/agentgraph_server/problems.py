@@ -54,11 +54,13 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "forbidden": 403,
     "hub_closed": 503,
     "invite_rejected": 409,
+    "not_ready": 503,
     "payload": 422,
     "quarantined": 503,
     "reserved_type": 422,
     "session": 422,
     "sessions": 422,
+    "shutdown": 503,
     "stale_owner": 503,
     "unknown_agent": 404,
     "unknown_interrupt": 404,
@@ -68,6 +70,10 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "unknown_session": 404,
     "unknown_team": 404,
 }
+
+
+_EXPECTED = frozenset({"not_ready", "shutdown"})
+"""The codes of what is no failure, or is logged where it is noticed."""
 
 
 class Fault(BaseModel):
@@ -148,7 +154,7 @@ async def _failure(request: Request, error: Exception) -> Response:
     faults = error.faults if isinstance(error, ConfigurationError) and shows_all else ()
     errors = [Fault(pointer="#", detail=fault) for fault in faults]
     status = _status_of(error)
-    if status >= 500 and not isinstance(error, ServerStopping):
+    if status >= 500 and error.code not in _EXPECTED:
         _log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return problem_response(status, detail, error.code, errors=errors, headers=headers)
 

@@ -9,16 +9,15 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
+from agentgraph.engines import Engine
 from agentgraph.errors import ConfigurationError
 from agentgraph_server.api.served import Served
 from agentgraph_server.app import create_app, open_stores
+from agentgraph_server.drain import GRACE_S
 from agentgraph_server.logs import uvicorn_config
 from agentgraph_server.principals.access_control import is_loopback
 from agentgraph_server.principals.principal import Auth
 from agentgraph_server.settings import ENV_KEYS, Settings
-
-GRACE_S = 10
-"""How long requests may take to end after a signal; then they are cancelled."""
 
 
 def serve(
@@ -26,6 +25,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8000,
     store: str | None = None,
+    engine: Engine | str | None = None,
     auth: Auth | None = None,
     settings: Settings | None = None,
 ) -> None:
@@ -33,7 +33,9 @@ def serve(
 
     Raises `ConfigurationError` if other machines can reach `host` but anybody may ask.
     """
-    make_server(*served, host=host, port=port, store=store, auth=auth, settings=settings).run()
+    make_server(
+        *served, host=host, port=port, store=store, engine=engine, auth=auth, settings=settings
+    ).run()
 
 
 class _Server(uvicorn.Server):
@@ -48,6 +50,11 @@ class _Server(uvicorn.Server):
         await open_stores(self._app)
         await super().serve(sockets)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if not self.force_exit:
+            await self._app.state.drain.run(self._app)  # while it listens: to say that it stops
+        await super().shutdown(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
@@ -58,6 +65,7 @@ def make_server(
     host: str = "127.0.0.1",
     port: int = 8000,
     store: str | None = None,
+    engine: Engine | str | None = None,
     auth: Auth | None = None,
     settings: Settings | None = None,
     log_level: str | None = None,
@@ -72,13 +80,13 @@ def make_server(
         raise ConfigurationError(
             f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"
         )
-    app = create_app(*served, store=store, auth=auth, settings=settings)
+    app = create_app(*served, store=store, engine=engine, auth=auth, settings=settings)
     config = uvicorn.Config(
         app,
         host,
         port,
         log_config=uvicorn_config(settings.log_format),
         log_level=log_level or settings.log_level,
-        timeout_graceful_shutdown=GRACE_S,
+        timeout_graceful_shutdown=round(GRACE_S),
     )
     return _Server(config, app)

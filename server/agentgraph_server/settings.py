@@ -39,6 +39,9 @@ class Settings(BaseSettings):
     store: str | None = Field(
         default=None, description="memory, sqlite:///file.db or postgresql://…"
     )
+    engine: str | None = Field(
+        default=None, description="Who drives sessions: local, the default, is this server."
+    )
     api_keys: Texts = Field(
         default=(),
         repr=False,

@@ -17,6 +17,7 @@ from langgraph.types import interrupt
 
 from agentgraph import Agent, Flow
 from agentgraph.clock import clock
+from agentgraph.engines import Engine
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
 from agentgraph_server.principals.principal import Auth
@@ -38,11 +39,14 @@ async def serving(
     store: str = "memory",
     api_keys: Sequence[str] | None = None,
     auth: Auth | None = None,
+    engine: Engine | None = None,
     sndbuf: int | None = None,
     **settings: Any,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve agents on this loop, to a client that knows their address."""
-    server, listening = _server(*served, store=store, auth=auth, api_keys=api_keys, **settings)
+    server, listening = _server(
+        *served, store=store, auth=auth, engine=engine, api_keys=api_keys, **settings
+    )
     if sndbuf is not None:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, sndbuf)
     running = asyncio.create_task(server.serve(sockets=[listening]))
@@ -72,12 +76,12 @@ def serving_in_a_thread(
 
 
 def _server(
-    *served: Any, store: str, auth: Auth | None, **settings: Any
+    *served: Any, store: str, auth: Auth | None, engine: Engine | None = None, **settings: Any
 ) -> tuple[uvicorn.Server, socket.socket]:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen()  # who comes before the server has started waits
-    app = create_app(*served, store=store, auth=auth, settings=_settings(**settings))
+    app = create_app(*served, store=store, engine=engine, auth=auth, settings=_settings(**settings))
     config = uvicorn.Config(app, log_config=None, lifespan="on", timeout_graceful_shutdown=1)
     return _Server(config), listening
 

@@ -21,6 +21,9 @@ def serve(
         str | None,
         typer.Option(metavar="URL", help="memory, sqlite:///file.db or postgresql://…"),
     ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="URL", help="Who drives sessions: local.")
+    ] = None,
 ) -> None:
     """Serve agents, teams, flows and graphs over HTTP.
 
@@ -32,4 +35,4 @@ def serve(
         values = load_all(targets, SERVED)
         import agentgraph_server
 
-        agentgraph_server.serve(*values, host=host, port=port, store=store)
+        agentgraph_server.serve(*values, host=host, port=port, store=store, engine=engine)

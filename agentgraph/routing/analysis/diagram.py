@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from agentgraph.drawing import Edge, Node, draw
+from agentgraph.drawing.graph import NodeKind
 from agentgraph.routing.composites import AllOf, AnyOf
 from agentgraph.routing.conditions import FromSpeaker
 from agentgraph.routing.decision import Rule, TransitionDecision
@@ -58,8 +59,13 @@ def mermaid(rules: Rules, highlights: Collection[Rule]) -> str:
 
 def svg(rules: Rules, highlights: Collection[Rule]) -> str:
     """Draw rules as an SVG image."""
+    return draw(*parts_of(rules, highlights))
+
+
+def parts_of(rules: Rules, highlights: Collection[Rule] = ()) -> tuple[list[Node], list[Edge]]:
+    """Return rules as nodes and edges; the id of a participant's node is its name after a `:`."""
     arrows = list(_arrows(rules))
-    nodes = [Node(name, _label_of(name), _kind(name)) for name in _names(arrows)]  # type: ignore[arg-type]
+    nodes = [Node(name, _label_of(name), _kind(name)) for name in _names(arrows)]
     edges = [
         Edge(
             arrow.source,
@@ -70,7 +76,7 @@ def svg(rules: Rules, highlights: Collection[Rule]) -> str:
         )
         for arrow in arrows
     ]
-    return draw(nodes, edges)
+    return nodes, edges
 
 
 def _arrows(rules: Rules) -> Iterator[Arrow]:
@@ -141,8 +147,9 @@ def _label_of(name: str) -> str:
     return name.removeprefix(":")
 
 
-def _kind(name: str) -> str:
-    return name if name in (_START, _END) else "box"
+def _kind(name: str) -> NodeKind:
+    kinds: dict[str, NodeKind] = {_START: "start", _END: "end", _ANYONE: "any"}
+    return kinds.get(name, "agent" if name.startswith(":") else "box")
 
 
 def _shape(name: str) -> str:

@@ -161,6 +161,16 @@ class SessionDriver:
             self.quarantine = None
             self.wake()
 
+    async def hand_back(self, grace_s: float) -> bool:
+        """Release the session once it rests, or after the grace; tell whether it was cut off."""
+        task = self._task
+        if task is not None:
+            with suppress(TimeoutError), clock().timeout(grace_s):
+                await asyncio.wait({task})
+        is_at_work = not self.is_resting
+        await self.stop()
+        return is_at_work
+
     async def stop(self) -> None:
         """Cancel the session's work and release the session: another hub begins its round again."""
         self._is_stopped = True

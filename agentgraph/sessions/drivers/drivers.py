@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 
+from agentgraph.driving.engine import Engine
 from agentgraph.sessions.drivers.driver import DriverHub, SessionDriver
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession
@@ -15,9 +17,11 @@ class Drivers:
     Sessions are named by their keys in the log.
     """
 
-    def __init__(self, hub: DriverHub) -> None:
+    def __init__(self, hub: DriverHub, engine: Engine) -> None:
         self._hub = hub
+        self._engine = engine
         self._drivers: dict[str, SessionDriver] = {}
+        self._is_draining = False
 
     def __iter__(self) -> Iterator[SessionDriver]:
         return iter(list(self._drivers.values()))
@@ -39,9 +43,28 @@ class Drivers:
     def wake(self, session_id: str, *, has_entry: bool = True) -> None:
         """Wake the driver of a session: an agent or a timer may be due.
 
-        Its inbox may have an entry, unless `has_entry` is False.
+        Its inbox may have an entry, unless `has_entry` is False. Where other processes drive, one
+        of them is woken.
         """
-        self._driver_of(session_id).wake(has_entry=has_entry)
+        if not self._engine.drives:
+            self._engine.wake(session_id, is_new=True)
+        elif not self._is_draining or self.owned_session(session_id) is not None:
+            self._driver_of(session_id).wake(has_entry=has_entry)
+
+    def wake_again(self, session_id: str, *, has_entry: bool) -> None:
+        """Wake the driver of a session that nobody drives, though it has something to do."""
+        if self._engine.drives:
+            self.wake(session_id, has_entry=has_entry)
+        else:
+            self._engine.wake(session_id, is_new=False)
+
+    def look(self, session_id: str) -> None:
+        """Wake the driver of a session that is only looked at, if it is one of this hub.
+
+        That begins a fork, and what a hub that has just died was at, before the sweep comes by.
+        """
+        if self._engine.drives:
+            self.wake(session_id, has_entry=False)
 
     def wake_all(self) -> None:
         """Wake all drivers."""
@@ -71,6 +94,15 @@ class Drivers:
         """Cancel what the hub runs, and release its sessions."""
         for driver in self:
             await driver.stop()
+
+    async def drain(self, grace_s: float) -> int:
+        """Take no more sessions, and hand back those of the hub, each as it comes to rest.
+
+        Returns how many were still at work at the end of the grace; these are cut off.
+        """
+        self._is_draining = True
+        drivers = [driver for driver in self if driver.session is not None or not driver.is_resting]
+        return sum(await asyncio.gather(*(driver.hand_back(grace_s) for driver in drivers)))
 
     def resume(self, session_id: str) -> None:
         """Run a session again after `halt`, if it is still there."""

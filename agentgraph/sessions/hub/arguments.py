@@ -7,6 +7,7 @@ from typing import get_args
 
 from langgraph.store.base import BaseStore
 
+from agentgraph.driving.engine import ENGINE_METHODS
 from agentgraph.errors import ConfigurationError
 from agentgraph.routing.values import json_equal, short
 from agentgraph.sessions.state.record import SessionRecord, session_key
@@ -42,11 +43,16 @@ def check_store(store: object) -> None:
         raise ConfigurationError(f"store={store!r}: give a LangGraph store", code="store")
 
 
-def driving_faults(clock: object, lease_s: object) -> Iterator[str]:
+def driving_faults(clock: object, lease_s: object, engine: object) -> Iterator[str]:
     """Yield what is wrong with the values that say when a hub acts."""
     methods = ("wall", "monotonic", "sleep", "timeout", "random")
     if clock is not None and not all(callable(getattr(clock, name, None)) for name in methods):
         yield f"clock={short(clock)}: give None, or a clock such as agentgraph.testing.FakeClock()"
+    is_engine = not isinstance(engine, type) and all(
+        callable(getattr(engine, name, None)) for name in ENGINE_METHODS
+    )
+    if engine is not None and not (is_engine and isinstance(getattr(engine, "drives", None), bool)):
+        yield f"engine={short(engine)}: give None, or what agentgraph.engines.open_engine returns"
     is_number = isinstance(lease_s, int | float) and not isinstance(lease_s, bool)
     if not is_number or not 0 < lease_s < 1e12:  # type: ignore[operator]  # it is a number
         yield f"lease_s={short(lease_s)}: give a number of seconds above 0"

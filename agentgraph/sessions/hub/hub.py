@@ -14,6 +14,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.store.base import BaseStore
 
 from agentgraph.clock import Clock, clock, new_id, use_clock
+from agentgraph.driving.engine import Engine, LocalEngine
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import DEFAULT, Default
@@ -78,16 +79,18 @@ class Hub:
         teams: Sequence[CompiledTeam],
         lease_s: float,
         store: BaseStore | None = None,
+        engine: Engine | None = None,
     ) -> None:
         check_store(store)
+        self.engine: Engine = LocalEngine() if engine is None else engine
         self.log = log
         self.store = store
         self.saver = saver
         self.checkpoints = BufferedSaver(saver)
         self.subscribers = Subscribers()
-        self.drivers = Drivers(self)
+        self.drivers = Drivers(self, self.engine)
         self.lease = Lease(log, lease_s, self.drivers.wake_all)
-        self._sweep = Sweep(log, self.drivers.wake, self.drivers.wake_suspended)
+        self._sweep = Sweep(log, self.drivers.wake_again, self.drivers.wake_suspended)
         self._teams: dict[str, CompiledTeam] = {}
         self._graphs: dict[str, AnyCompiledGraph] = {}
         self._sessions: WeakValueDictionary[str, Session] = WeakValueDictionary()
@@ -111,12 +114,14 @@ class Hub:
         clock: Clock | None = None,
         lease_s: float = LEASE_S,
         store: BaseStore | None = None,
+        engine: Engine | None = None,
     ) -> Hub:
         """Open a store: `memory` (the default), `sqlite:///file.db` or `postgresql://…`.
 
         `serve` lists the teams whose sessions this hub can run; `session` adds others. The tools of
         those without a store of their own get LangGraph's `store`. Sessions that a dead hub has
-        left unfinished resume at once.
+        left unfinished resume at once. `engine` decides who drives the sessions; by default this
+        hub does, see `agentgraph.engines`.
 
         Raises `ConfigurationError` with every fault of the values, each value of `serve` that
         cannot be served among them.
@@ -126,10 +131,10 @@ class Hub:
         saver = reader.read(lambda: open_saver("memory" if url is None else url))
         teams = reader.read(lambda: teams_of(serve))
         reader.read(lambda: check_store(store))
-        reader.faults += driving_faults(clock, lease_s)
+        reader.faults += driving_faults(clock, lease_s, engine)
         if log is None or saver is None or teams is None or reader.faults:
             raise reader.error("hub")
-        hub = cls(log, saver, teams, lease_s, store)
+        hub = cls(log, saver, teams, lease_s, store, engine)
         hub._checks_epochs = getattr(hub.log, "is_beside_checkpoints", False)
         await hub.start(clock)
         return hub
@@ -148,11 +153,21 @@ class Hub:
         await self.log.open()
         if isinstance(self.saver, LazySaver):
             await self.saver.aopen()
+        await self.engine.open()
         await self.spawn(self.lease.prolong())
         self._unsubscribe = self.log.subscribe(self._on_changed)
         self.spawn(self.lease.keep_alive())
         self.spawn(self._sweep.run())
         await self.spawn(self._sweep.wake_unfinished())
+
+    async def drain(self, grace_s: float) -> int:
+        """Take no more sessions, and hand back each one as it comes to rest, within the grace.
+
+        What is sent meanwhile is for another hub of the store. Returns how many sessions were cut
+        off in their rounds, which begin again there. Readers go on until `aclose`.
+        """
+        self.check_open()
+        return await self.drivers.drain(grace_s)
 
     async def aclose(self) -> None:
         """Cancel all rounds, which begin again in the next hub, and close the store."""
@@ -169,9 +184,12 @@ class Hub:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self.log.release_all(self.lease.owner)
-        self.subscribers.close()
-        await self.log.close()
+        try:
+            await self.log.release_all(self.lease.owner)
+            await self.engine.aclose()
+        finally:
+            self.subscribers.close()
+            await self.log.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,8 +297,13 @@ class Hub:
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
         session.update(await readable_state(self.log, stored_session))
-        self.drivers.wake(key)
+        session.look()
         return session
+
+    async def ping_store(self) -> None:
+        """Raise `StorageError` if the store cannot be read at present."""
+        self.check_open()
+        await self.log.next_due()
 
     async def sessions(
         self,

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any, Protocol
 
 from langchain_core.messages import AnyMessage
@@ -221,9 +220,7 @@ class SessionReader:
         `reader` is as for `history`: live events are those of the rounds that this reader may see.
         """
         hub, envelopes = self._hub, self.watch(after, reader=reader)
-        return stream(
-            envelopes, hub.subscribers, self.key, reader, partial(hub.drivers.wake, self.key)
-        )
+        return stream(envelopes, hub.subscribers, self.key, reader, self.look)
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""
@@ -269,6 +266,15 @@ class SessionReader:
                     self.record = stored_session.record
                 self._state = await readable_state(self._hub.log, stored_session)
         return self.state
+
+    def look(self) -> None:
+        """Have the session driven, if it has something to do and this hub is one that drives.
+
+        Mostly that is so anyway: whoever has sent something has woken its driver. But a fork begins
+        when it is looked at.
+        """
+        if self._state.is_runnable:
+            self._hub.drivers.look(self.key)
 
     def update(self, state: SessionState) -> None:
         """Replace the state by a newer one."""

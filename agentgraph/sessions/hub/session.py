@@ -253,8 +253,8 @@ class Session(SessionInbox):
             raise InsideRound("a round cannot wait until its own session has settled")
         self._hub.check_open()
         await self._present_quarantine()
-        # Of new entries the hub that owns the session is told by the store.
-        self._hub.drivers.wake(self.key, has_entry=False)
+        # Who waits wants to know whether it can go on at all: the driver looks at its records.
+        self._hub.drivers.look(self.key)
         await self._hub.subscribers.wait_until(self.key, self._has_settled)
         return self.state
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path, Request, Response
 from langgraph.types import Command
 
-from agentgraph import FlowResult, Reply, __version__
+from agentgraph import FlowResult, Reply
 from agentgraph.agents import Input
 from agentgraph.clock import new_id
 from agentgraph.stream import Event
@@ -17,7 +17,6 @@ from agentgraph_server.agents.schemas import (
     AgentDetail,
     Answer,
     Decisions,
-    Health,
     Prompt,
     Question,
     Thread,
@@ -121,12 +120,6 @@ async def forget_thread(
     async with await catalogue.lock(agent, thread_id):
         await agent.aforget(thread_id)
     return Response(status_code=204)
-
-
-@router.get("/health")
-async def tell_health(catalogue: CatalogueOfApp) -> Health:
-    """Tell that the server is there."""
-    return Health(version=__version__, agents=list(catalogue.agents))
 
 
 async def _answer(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -161,14 +160,6 @@ class Thread(BaseModel):
     busy: bool
     messages: list[ThreadMessage]
     interrupts: list[Question]
-
-
-class Health(BaseModel):
-    """That the server is there."""
-
-    status: Literal["ok"] = "ok"
-    version: str
-    agents: Sequence[str]
 
 
 def tools_of(agent: Agent) -> list[ToolCard]:

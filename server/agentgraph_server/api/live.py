@@ -97,7 +97,7 @@ async def _frames(
                 yield frame(item.type, public_event(item).to_json(), str(stamp))
     if shutdown.is_set():
         stopping = ErrorEvent(code=ServerStopping.code, message=str(ServerStopping()))
-        yield frame("error", stopping.to_json())
+        yield frame("error", stopping.to_json(), str(stamp))  # where another server goes on
 
 
 async def _frames_of_run(

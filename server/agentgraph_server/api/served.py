@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -9,10 +10,12 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, Field
 
 from agentgraph import Agent, AgentGraphError, Flow
+from agentgraph.drawing.graph import NodeKind
 from agentgraph.participant import Graph, Participant
 from agentgraph.sessions.single.team import SingleTeam, team_of
 from agentgraph.sessions.team.compiled import CompiledTeam
 from agentgraph_server.agents.schemas import ToolCard, tools_of
+from agentgraph_server.api.pictures import picture_of_served
 from agentgraph_server.principals.principal import Reader
 from agentgraph_server.problems import problems
 from agentgraph_server.wire import JsonValue, Name
@@ -131,18 +134,67 @@ def _schema_of(form: object) -> object:
     return form if isinstance(form, dict) else None
 
 
+class NodeView(BaseModel):
+    """A node with its place; `x` and `y` are its upper left corner."""
+
+    id: str = Field(description="Of an agent its path, as events have it in `agent`.")
+    label: str
+    kind: NodeKind
+    parent: str | None = Field(description="The id of the node that it is a part of.")
+    description: str
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+class EdgeView(BaseModel):
+    """An edge, and the points that it passes from its source to its target."""
+
+    source: str
+    target: str
+    label: str
+    dashed: bool = Field(description="Whether it is taken only sometimes.")
+    points: Sequence[tuple[float, float]]
+    label_at: tuple[float, float] | None = Field(description="The middle of the label.")
+
+
+class GraphView(BaseModel):
+    """What is served as a graph: agents with their tools, rules or stages; positions in pixels."""
+
+    name: str
+    kind: Kind
+    width: float
+    height: float
+    nodes: Sequence[NodeView]
+    edges: Sequence[EdgeView]
+
+
 @router.get(
     "/served/{name}/graph",
-    response_class=Response,
-    responses={**_READ, 200: {"content": {"image/svg+xml": {}, "text/plain": {}}}},
+    response_model=GraphView,
+    responses={
+        **_READ,
+        200: {
+            "content": {
+                "image/svg+xml": {"schema": {"type": "string"}},
+                "text/plain": {"schema": {"type": "string"}},
+            }
+        },
+    },
 )
 async def draw_served(
     team: TeamInPath,
     principal: Reader,
-    format: Annotated[Literal["svg", "mermaid"], Query()] = "svg",
+    format: Annotated[Literal["json", "svg", "mermaid"], Query()] = "json",
 ) -> Response:
-    """Draw what is served, as SVG or as Mermaid text."""
+    """Draw what is served: as JSON with positions, as SVG, or as Mermaid text."""
     subject: Any = _subject(team)
+    if format == "json":
+        # A large graph takes a while to lay out.
+        scene = await asyncio.to_thread(picture_of_served, subject)
+        view = GraphView(name=team.name, kind=_kind_of(subject), **scene.to_dict())
+        return Response(view.model_dump_json(), media_type="application/json")
     if not hasattr(subject, "svg"):
         subject = team
     if format == "svg":

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentgraph.remote.principal import inside_principal
 from agentgraph_server.middleware.origins import is_allowed_host
-from agentgraph_server.principals.principal import OPEN_PATHS, THIS_MACHINE, Auth
+from agentgraph_server.principals.principal import LOCAL_PATHS, OPEN_PATHS, THIS_MACHINE, Auth
 from agentgraph_server.problems import problem_response
 from agentgraph_server.settings import ENV_KEYS
 from agentgraph_server.wire import path_of
@@ -58,7 +58,9 @@ class AccessControl:
         else:
             answer = self._auth(Request(scope))
             principal = await answer if inspect.isawaitable(answer) else answer  # type: ignore[assignment]
-            is_open = principal is not None or path_of(scope) in OPEN_PATHS
+            path = path_of(scope)
+            is_open = path in OPEN_PATHS or (path in LOCAL_PATHS and is_local(scope))
+            is_open = is_open or principal is not None
             refusal = None if is_open else _unauthorized()
         if refusal is None:
             scope.setdefault("state", {})["principal"] = principal
@@ -85,14 +87,19 @@ def refusal_of_origin(scope: Scope, allowed_hosts: Collection[str] = ()) -> Resp
 
     Of the names with dots those of `allowed_hosts` are this machine's too.
     """
-    client = scope.get("client")
-    if client is not None and _is_foreign(client[0]):
+    if not is_local(scope):
         return problem_response(403, _OPEN, "forbidden")
     # DNS rebinding: another site's page can point its own name, which has dots, at this machine.
     host = Headers(scope=scope).get("host", "")
     if not _is_local_name(host) and not is_allowed_host(host, allowed_hosts):
         return problem_response(403, _OPEN, "forbidden")
     return None
+
+
+def is_local(scope: Scope) -> bool:
+    """Tell whether a request comes from this machine."""
+    client = scope.get("client")
+    return client is None or not _is_foreign(client[0])
 
 
 def _is_local_name(host: str) -> bool:

@@ -21,6 +21,8 @@ from agentgraph.remote import Principal
 SCOPES = ("run", "read", "decide", "operate")
 OPEN_PATHS = frozenset({"/health", "/ok"})
 """The paths that need no principal."""
+LOCAL_PATHS = frozenset({"/ready", "/metrics"})
+"""The paths that need no principal from this machine."""
 
 
 THIS_MACHINE = Principal("user", scopes=frozenset(SCOPES))
