@@ -188,6 +188,31 @@ class HasMemory(HasPrivateChannels, Protocol):
         ...
 
 
+class RunEnd(NamedTuple):
+    """The end of a run: the object that it gave, as it is stored, or why there is none."""
+
+    output: Mapping[str, Any] | None
+    reason: str | None
+
+
+@runtime_checkable
+class HasOutcome(Protocol):
+    """A participant whose graph says in its state how a run has ended."""
+
+    @property
+    def end_channels(self) -> Sequence[str]:
+        """Return the channels that say it."""
+        ...
+
+    def end_in(self, values: Mapping[str, Any]) -> RunEnd:
+        """Return how the run has ended that has left these values."""
+        ...
+
+    def load_output(self, answer: Mapping[str, Any], path: str | None) -> object:
+        """Return the object of a stored answer."""
+        ...
+
+
 @runtime_checkable
 class HasChildren(Protocol):
     """A participant with others below it."""

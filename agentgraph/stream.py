@@ -60,10 +60,13 @@ class Event:
         values: dict[str, object] = from_json(self.to_json())
         return values
 
-    def to_json(self) -> bytes:
-        """Return the fields as JSON, even if a model or a tool has put other values into them."""
+    def to_json(self, *, with_round: bool = True) -> bytes:
+        """Return the fields as JSON, even if a model or a tool has put other values into them.
+
+        Without its round and attempt it is as it would be outside of a session.
+        """
         # Outside of a session there are no rounds.
-        omit = {"public"} if self.round else {"public", *self._place}
+        omit = {"public"} if self.round and with_round else {"public", *self._place}
         if not getattr(self, "blocks", ()):
             omit.add("blocks")
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
@@ -26,6 +26,7 @@ from agentgraph.flow.spec import FlowFields, FlowSpec
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.guards import Effect, Guards
 from agentgraph.outcomes import Interrupt
+from agentgraph.participant import RunEnd
 from agentgraph.storage import default_saver, open_saver, with_async_methods
 from agentgraph.stream import AnyEvent
 
@@ -254,6 +255,24 @@ class Flow(FlowSpec, Generic[T]):
     def private_channels(self) -> frozenset[str]:
         """The channels of its graph that last no longer than an input: all but the messages."""
         return PRIVATE_CHANNELS
+
+    @property
+    def end_channels(self) -> Sequence[str]:
+        """The channels that say how a run has ended."""
+        return ("end",)
+
+    def end_in(self, values: Mapping[str, Any]) -> RunEnd:
+        """Return how the run has ended that has left these values."""
+        end: Mapping[str, Any] = values.get("end") or {}
+        is_aborted = end.get("status") == "aborted"
+        value = end.get("outcome")
+        output = None if value is None else {"form": "outcome", "value": value}
+        return RunEnd(output, str(end.get("reason", "")) if is_aborted else None)
+
+    def load_output(self, answer: Mapping[str, Any], path: str | None) -> object:
+        """Return the outcome of a stored answer, as an object of its form."""
+        value = answer.get("value")
+        return value if self.outcome is None else self.outcome.model_validate(value)
 
     def under_guards(self, guards: Guards | None, path: str) -> FlowInPlace:
         """Return this flow for a place at `path`, under the guards around it."""

@@ -39,6 +39,38 @@ Position: TypeAlias = tuple[str, int, int]
 """The position in a session: the speaker, the round, and the attempt at it."""
 
 
+class EventBuffer:
+    """A bounded buffer of events between a run and its reader: who puts one waits for room."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue(QUEUE_SIZE)
+        self._is_closed = False
+
+    async def put(self, event: AnyEvent) -> None:
+        """Put an event, as soon as there is room; drop it if nobody reads any more."""
+        if self._is_closed:
+            return
+        if not self._queue.full():
+            self._queue.put_nowait(event)
+            return
+        with waiting_for_reader():  # no limit of the run counts the reader's time
+            await self._queue.put(event)
+
+    async def end(self) -> None:
+        """Put the end of the events."""
+        await self._queue.put(None)
+
+    async def get(self) -> AnyEvent | None:
+        """Wait for the next event, and return it; None is their end."""
+        return await self._queue.get()
+
+    def close(self) -> None:
+        """Let nobody wait for room any more, as nobody reads."""
+        self._is_closed = True
+        while not self._queue.empty():
+            self._queue.get_nowait()
+
+
 async def event_stream(
     produce: Callable[[PutEvent], Awaitable[None]],
 ) -> AsyncGenerator[AnyEvent, None]:
@@ -46,25 +78,18 @@ async def event_stream(
 
     Closing the stream cancels the run and waits until it has cleaned up.
     """
-    queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue(QUEUE_SIZE)
-
-    async def put_event(event: AnyEvent) -> None:
-        if not queue.full():
-            queue.put_nowait(event)
-            return
-        with waiting_for_reader():  # no limit of the run counts the reader's time
-            await queue.put(event)
+    buffer = EventBuffer()
 
     async def run() -> None:
         try:
-            await produce(put_event)
+            await produce(buffer.put)
         finally:
             if not task.cancelling():
-                await queue.put(None)
+                await buffer.end()
 
     task = asyncio.ensure_future(run())
     try:
-        while (event := await queue.get()) is not None:
+        while (event := await buffer.get()) is not None:
             yield event
         await task
     finally:

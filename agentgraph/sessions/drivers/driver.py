@@ -29,7 +29,7 @@ from agentgraph.sessions.drivers.execution import Execution, ExecutionHub
 from agentgraph.sessions.drivers.lease import is_gone
 from agentgraph.sessions.drivers.quarantine import QuarantinedSession, check_records, load_readable
 from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
-from agentgraph.sessions.log import StoredSession
+from agentgraph.sessions.log import InboxEntry, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
 from agentgraph.sessions.rounds.owned_session import OwnedSession, SessionHandle, load_state
 from agentgraph.sessions.rounds.round import RETRIES
@@ -98,6 +98,7 @@ class SessionDriver:
         self._news = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._execution: Execution | None = None
+        self._taking = asyncio.Lock()
         self._is_stopped = False
         self._is_over = False
         self._failure_count = 0
@@ -124,6 +125,32 @@ class SessionDriver:
         if self.is_resting and not self._is_stopped:
             self._task = self._hub.spawn(self._drive())
             self._task.add_done_callback(lambda _: self._on_rest())
+
+    async def begin(self, entries: Sequence[InboxEntry]) -> bool:
+        """Append an input, or decisions, at once in this hub, and run it.
+
+        Returns False, and has changed nothing, if something is under way in the session or waits,
+        in whichever hub. One that another hub owns, and is at rest, is claimed from that hub.
+        """
+        for _ in range(2):
+            execution = await self._own(at_rest=True)
+            if execution is None:
+                return False
+            try:
+                is_begun = await execution.begin(entries)
+            except (StaleOwner, RoundConflict):
+                await self._let_go()  # another hub has claimed it meanwhile
+                continue
+            if is_begun:
+                self.wake(has_entry=False)
+            return is_begun
+        return False
+
+    async def check_owner(self, stored_session: StoredSession) -> None:
+        """Let go of a session that another hub has claimed, as is read in the store."""
+        session = self.session
+        if session is not None and session.epoch != stored_session.epoch and self.is_resting:
+            await self._let_go()
 
     def notice(self, envelopes: Sequence[Envelope]) -> None:
         """Show new envelopes to the supervisor; wake the inner sessions of a round that is over."""
@@ -202,9 +229,8 @@ class SessionDriver:
             try:
                 if self.quarantine is not None:
                     await self._let_go()  # it is owned again once its records are whole
-                if self._execution is None:
-                    self._execution = await self._take()
-                if (execution := self._execution) is not None and await execution.run():
+                execution = await self._own()
+                if execution is not None and await execution.run():
                     self._is_over = True
                     session = execution.session
                     teams = execution.team.inner_teams
@@ -291,8 +317,18 @@ class SessionDriver:
         for session_id in self.session.inner_ids if self.session is not None else ():
             self._hub.drivers.wake(session_id)
 
-    async def _take(self) -> Execution | None:
-        """Claim the session, if it has work and no other hub owns it; None otherwise."""
+    async def _own(self, *, at_rest: bool = False) -> Execution | None:
+        """Return the execution of the session, which this hub owns; None if it cannot own it."""
+        async with self._taking:
+            if self._execution is None:
+                self._execution = await self._take(at_rest=at_rest)
+            return self._execution
+
+    async def _take(self, *, at_rest: bool) -> Execution | None:
+        """Claim the session, if it has not ended and no other hub owns it; None otherwise.
+
+        With `at_rest` another hub may own it, unless it has something under way there.
+        """
         hub = self._hub
         if isinstance(self.quarantine, DamagedSession):
             await self._check()  # before the claim: a damaged session is looked at every second
@@ -311,7 +347,7 @@ class SessionDriver:
         rules = team.rules_of(stored_session.record)
         # Read before the claim: if the lease expires in between, the number shows it.
         lease_number = hub.lease.number
-        epoch = await self._claim()
+        epoch = await self._claim(at_rest=at_rest)
         if epoch is None:
             return None
         # Loaded again: the former owner may have written until the claim.
@@ -341,9 +377,9 @@ class SessionDriver:
         self.quarantine = None
         return Execution(hub, session, team, lease_number, self._news, supervisor)
 
-    async def _claim(self) -> int | None:
-        owner = self._hub.lease.owner
-        return await self._hub.log.claim(self._id, owner, clock().wall(), is_gone=is_gone)
+    async def _claim(self, *, at_rest: bool = False) -> int | None:
+        owner, now = self._hub.lease.owner, clock().wall()
+        return await self._hub.log.claim(self._id, owner, now, is_gone=is_gone, at_rest=at_rest)
 
     async def _clear_away(self, stored_session: StoredSession) -> None:
         """Delete the checkpoints of an ended session whose owner died before it could do so."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from agentgraph.driving.engine import Engine
 from agentgraph.sessions.drivers.driver import DriverHub, SessionDriver
+from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 
@@ -85,6 +86,10 @@ class Drivers:
     def quarantine(self, session_id: str, damage: DamagedSession) -> None:
         """Keep a session from running, as a record of it was found to be damaged."""
         self._driver_of(session_id).suspend(damage)
+
+    async def begin(self, session_id: str, entries: Sequence[InboxEntry]) -> bool:
+        """Append an input, or decisions, at once; False if something is under way or waits."""
+        return await self._driver_of(session_id).begin(entries)
 
     async def halt(self, session_id: str) -> None:
         """Cancel what the hub runs of a session, and run no more of it until `resume`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias
@@ -20,9 +21,9 @@ from agentgraph.running import Ownership, Run, inside_ownership, inside_run
 from agentgraph.sessions.drivers.checkpoints import BufferedSaver
 from agentgraph.sessions.drivers.lease import Lease
 from agentgraph.sessions.drivers.subscribers import Subscribers
-from agentgraph.sessions.envelopes.envelope import EV_REWOUND
+from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_REWOUND
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
-from agentgraph.sessions.log import Log
+from agentgraph.sessions.log import InboxEntry, Log
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
@@ -105,6 +106,27 @@ class Execution:
         owner = None if epoch is None else self._hub.ownership(session.id, epoch)
         with inside_ownership(owner):
             return await self._run()
+
+    async def begin(self, entries: Sequence[InboxEntry]) -> bool:
+        """Append an input, or decisions, at once; False if something is under way or waits.
+
+        An input takes open questions back. Raises `StaleOwner` or `RoundConflict` once another hub
+        owns the session.
+        """
+        session, epoch = self.session, self.session.epoch
+        owner = None if epoch is None else self._hub.ownership(session.id, epoch)
+        with inside_ownership(owner):
+            is_begun = await session.begin(entries, self._take_questions_back)
+        if is_begun and entries[0].draft.event_type == EV_CANCELLED:
+            self._is_clean = False  # the store has checkpoints of a thread with this id
+        return is_begun
+
+    async def _take_questions_back(self) -> Mapping[str, Any]:
+        """Return what the run has left whose questions are taken back, which is over."""
+        remains = await self._remains_of_questions()
+        await self._delete_checkpoints()
+        self._answered_ids.clear()
+        return remains
 
     async def _run(self) -> bool:
         session = self.session
@@ -217,11 +239,15 @@ class Execution:
     async def _withdraw_questions(self) -> None:
         """Take back what a human was asked, as there is a new input: that run is over."""
         session = self.session
-        snapshot = await self._stored_state(self._hub.graph_of(session.record), subgraphs=True)
-        remains = await self.team.remains_of(session, snapshot, is_over=True)
+        remains = await self._remains_of_questions()
         await session.write(lambda page: page.withdraw_questions(remains))
         await self._delete_checkpoints()
         self._answered_ids.clear()
+
+    async def _remains_of_questions(self) -> Mapping[str, Any]:
+        graph = self._hub.graph_of(self.session.record)
+        snapshot = await self._stored_state(graph, subgraphs=True)
+        return await self.team.remains_of(self.session, snapshot, is_over=True)
 
     async def _may_try_again(self) -> bool:
         session = self.session
@@ -254,13 +280,7 @@ class Execution:
             # Streams read from the store what was appended, ahead of the run's events.
             for _ in range(2):
                 await session.log.read(session.id, max(session.state.sequence - 1, 0), 1)
-        durability: Literal["exit", "sync"] = "exit" if team.durability == "round" else "sync"
-        # A run that begins a round reads nothing from the store, and writes to it only if it is
-        # interrupted. A resumed run reads its checkpoint from the store.
-        if durability == "exit" and isinstance(graph_input, dict):
-            hub.checkpoints.buffer(session.id)
-        else:
-            self._is_clean = False
+        durability = await self._prepare_checkpoints(graph_input)
         with inside_run(run), inside_session(session):
             task = asyncio.ensure_future(
                 run_whole(
@@ -305,6 +325,19 @@ class Execution:
             self._answered_ids.clear()
             if not self._is_clean:
                 await self._delete_checkpoints()
+
+    async def _prepare_checkpoints(self, graph_input: GraphInput) -> Literal["exit", "sync"]:
+        """Return when a run is to write its checkpoints, and decide where it does."""
+        begins_round, is_buffered = isinstance(graph_input, dict), self.team.durability == "round"
+        # A run that begins a round reads nothing from the store, and writes to it only if it is
+        # interrupted. A resumed run reads its checkpoint from the store.
+        if begins_round and is_buffered:
+            self._hub.checkpoints.buffer(self.session.id)
+        else:
+            if begins_round and not self._is_clean:
+                await self._delete_checkpoints()  # it would go on from those of an earlier thread
+            self._is_clean = False
+        return "exit" if is_buffered else "sync"
 
     async def _stop_round(self) -> None:
         """Carry out a stop request: what is known of the turns under way goes to the log."""

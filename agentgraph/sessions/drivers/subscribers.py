@@ -6,7 +6,8 @@ import asyncio
 import inspect
 import logging
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakSet
@@ -23,7 +24,7 @@ from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import current_attempt, current_round
 from agentgraph.sessions.state.visibility import Audience
 from agentgraph.stream import AnyEvent, Event
-from agentgraph.telling import EventEmitter, ModelCallbacks, PutEvent
+from agentgraph.telling import EventBuffer, EventEmitter, ModelCallbacks, PutEvent
 
 logger = logging.getLogger("agentgraph")
 
@@ -51,6 +52,8 @@ class Subscribers:
         self._last_changes: WeakSet[asyncio.Event] = WeakSet()
         """The changes that were the last of their sessions, which were forgotten."""
         self._queues: dict[str, dict[EventQueue, str | None]] = defaultdict(dict)
+        self._buffers: dict[str, list[EventBuffer]] = defaultdict(list)
+        """The buffers of readers for whom a run waits, by session."""
         self._is_closed = False
 
     async def wait_until(
@@ -97,6 +100,19 @@ class Subscribers:
         if not self._queues[session_id]:
             del self._queues[session_id]
 
+    @contextmanager
+    def all_events(self, session_id: str) -> Iterator[EventBuffer]:
+        """Yield a buffer of all live events of a session, whose runs wait for its reader."""
+        buffer = EventBuffer()
+        self._buffers[session_id].append(buffer)
+        try:
+            yield buffer
+        finally:
+            buffer.close()
+            self._buffers[session_id].remove(buffer)
+            if not self._buffers[session_id]:
+                del self._buffers[session_id]
+
     def connect(self, session: OwnedSession, run: Run) -> None:
         """Pass on a run's events while the session has readers, who may come and go.
 
@@ -105,7 +121,7 @@ class Subscribers:
         emitter = EventEmitter(run, session.record.team, self._put_in(session), current_attempt)
 
         def has_readers() -> bool:
-            return self.has_readers(session.id)
+            return self.has_readers(session.id) or session.id in self._buffers
 
         async def tell(event: Event) -> None:
             if has_readers():
@@ -134,6 +150,8 @@ class Subscribers:
             for queue, reader in self._queues.get(session.id, {}).items():
                 if audience is None or reader is None or reader in audience:
                     _offer(queue, event)
+            for buffer in tuple(self._buffers.get(session.id, ())):
+                await buffer.put(event)
 
         return put_event
 

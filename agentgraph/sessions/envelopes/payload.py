@@ -122,7 +122,7 @@ def as_payload(value: object) -> Any:
     The value of an interrupt is the user's: it must reach the log, whatever it is.
     """
     try:
-        plain = from_json(to_json(value, fallback=str, inf_nan_mode="null"))
+        plain = from_json(to_json(value, fallback=str, inf_nan_mode="null", bytes_mode="base64"))
         text = encode_json(plain)
     except (ValueError, RecursionError):  # the value cannot be written as JSON
         return {"clipped": short(value)}

@@ -296,6 +296,9 @@ class Hub:
         session = self.handle(stored_session.record)
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
+        driver = self.drivers.get(key)
+        if driver is not None:
+            await driver.check_owner(stored_session)
         session.update(await readable_state(self.log, stored_session))
         session.look()
         return session

@@ -5,13 +5,20 @@ Entries are durable once they are in the inbox, whichever hub of the store drive
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 
 from agentgraph.clock import new_id
 from agentgraph.errors import Quarantined, SessionClosed, SessionError
 from agentgraph.sessions.drivers.quarantine import REQUESTS
 from agentgraph.sessions.envelopes.draft import Draft, signed
-from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, SUBSTANTIVE, Envelope
+from agentgraph.sessions.envelopes.envelope import (
+    EV_CANCELLED,
+    EV_SESSION_CLOSED,
+    SUBSTANTIVE,
+    SYSTEM,
+    Envelope,
+)
 from agentgraph.sessions.hub.reader import SessionReader
 from agentgraph.sessions.log import InboxEntry
 from agentgraph.sessions.log.blobs import store_of_draft
@@ -58,6 +65,24 @@ class SessionInbox(SessionReader):
             return False
         # In the hub's context, which has its clock.
         return bool(await self._hub.spawn(owned_session.admit_at_rest(entry)))
+
+    async def _begin(self, sender: str, drafts: Sequence[Draft]) -> str:
+        """Append drafts at once, and let this hub run the session; return the id of the last."""
+        self._check_open()
+        if (fault := await self._present_quarantine()) is not None:
+            raise fault
+        for draft in drafts:
+            await store_of_draft(self._hub.log, self.key, draft)
+        entries = [
+            InboxEntry(new_id(), SYSTEM if draft.event_type == EV_CANCELLED else sender, draft)
+            for draft in drafts
+        ]
+        # In the hub's context, which has its clock.
+        if not await self._hub.spawn(self._hub.drivers.begin(self.key, entries)):
+            if (await self.refresh()).is_ended:
+                raise SessionClosed(f"session {self.id!r} has ended")
+            raise SessionError(f"something is under way in session {self.id!r}", code="busy")
+        return entries[-1].envelope_id
 
     async def _request(self, sender: str, draft: Draft, or_else: str = "") -> str:
         """Put a request into the inbox, wait until it is carried out or refused; return its id.

@@ -23,6 +23,7 @@ from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.single.memory import messages_in
+from agentgraph.sessions.single.messages import conversation_of
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.rewind import is_live, live_envelopes
 from agentgraph.sessions.state.rules import Rules, SessionExplanation, explain_envelope
@@ -142,8 +143,21 @@ class SessionReader:
                 f"session {self.id!r} is one of a team, which has no messages: read its history",
                 code="no_messages",
             )
+        under_way = self._messages_under_way(reader)  # first: the log has them at the run's end
         envelopes = live_envelopes(await self.history(reader=reader))
-        return await messages_in(self._hub.log, self.key, envelopes)
+        messages = await messages_in(self._hub.log, self.key, envelopes)
+        return conversation_of([messages, under_way])
+
+    def _messages_under_way(self, reader: str | None) -> list[AnyMessage]:
+        """Return what the run has made so far that this hub has under way."""
+        owned_session = self._hub.drivers.owned_session(self.key)
+        if owned_session is None:
+            return []
+        audience = owned_session.state.audience
+        if reader is not None and audience is not None and reader not in audience:
+            return []
+        journals = [journal for _, journal in owned_session.journals.values()]
+        return [message for journal in journals for message in journal.get(None, ())]
 
     async def run(self, run_id: str, *, reader: str | None = None) -> Run:
         """Return what has become of an input, a decision, a rewind or a release so far.

@@ -157,6 +157,33 @@ class Session(SessionInbox):
             envelope_id = earlier_id
         return await self._admitted(envelope_id) if admitted else Receipt(envelope_id)
 
+    async def begin(
+        self, sender: str, content: Content, *, earlier: Draft | None = None
+    ) -> Receipt:
+        """Say something that this hub answers at once, or not at all.
+
+        `earlier` is what a thread has left with which the session goes on, as `left_by` makes it.
+
+        Raises `SessionError` (`busy`) if anything is under way in the session, in any hub, or waits
+        in its inbox; what `send` raises; and `SessionClosed` after the end.
+        """
+        draft = make_draft(content, is_single=self.record.is_single)
+        self._check(sender, draft)
+        return Receipt(await self._begin(sender, [draft] if earlier is None else [earlier, draft]))
+
+    async def begin_decided(self, sender: str, decisions: Mapping[str, Any]) -> Receipt:
+        """Decide questions, by their ids, and let this hub go on at once, or not at all.
+
+        Raises `SessionError` (`busy`) if anything is under way, or one of them is not open.
+        """
+        if faults := self._sender_faults(sender):
+            raise ConfigurationError(faults, code="draft")
+        drafts = [
+            Draft(ev.EV_DECISION, {"interrupt_id": key, "decision": decision})
+            for key, decision in decisions.items()
+        ]
+        return Receipt(await self._begin(sender, drafts))
+
     async def ask(
         self,
         text: Content | Draft,

@@ -256,6 +256,7 @@ class MemoryLog:
         *,
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
+        at_rest: bool = False,
     ) -> int | None:
         session = self._session(session_id)
         # A hub whose lease has expired meanwhile gets a new epoch: another hub may have owned the
@@ -264,7 +265,8 @@ class MemoryLog:
             return session.epoch
         if session.owner not in (None, owner) and not force:
             is_leased = self._leases.get(session.owner or "", 0) > now
-            if is_leased and not is_gone(session.owner or ""):
+            is_withheld = is_leased and not is_gone(session.owner or "")
+            if is_withheld and (session.runnable or not at_rest):
                 return None
         session.owner, session.epoch = owner, session.epoch + 1
         return session.epoch

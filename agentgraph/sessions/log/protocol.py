@@ -336,12 +336,14 @@ class Log(Protocol):
         *,
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
+        at_rest: bool = False,
     ) -> int | None:
         """Make a hub the owner of a session, and return the epoch.
 
         None while another hub's lease on the session is valid, unless `is_gone` returns true for
-        that hub or `force` is set. A hub that owns the session already keeps its epoch, unless its
-        own lease has expired meanwhile.
+        that hub or `force` is set. With `at_rest` a session that is not runnable is claimed from
+        such a hub too, which has nothing under way in it. A hub that owns the session already keeps
+        its epoch, unless its own lease has expired meanwhile.
         """
         ...
 

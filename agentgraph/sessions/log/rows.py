@@ -82,6 +82,16 @@ class Lease(NamedTuple):
         return not is_gone(from_ascii(self.owner))
 
 
+class ClaimTerms(NamedTuple):
+    """On which terms a session is claimed whose lease was read before."""
+
+    sure: bool
+    """Whether the lease is overridden, though it may be valid."""
+    at_rest: bool
+    """Whether the session must not be runnable."""
+    now: float
+
+
 def to_ascii(text: str) -> str:
     """Write a name as ASCII: some databases cannot store NUL or a lone surrogate."""
     return _quote(text)[1:-1]

@@ -45,6 +45,7 @@ from agentgraph.sessions.state.rules import Answers, NeedsAnswer, Rules
 from agentgraph.sessions.state.state import SessionState
 from agentgraph.sessions.state.visibility import Audience, round_audience
 
+TakeBack: TypeAlias = Callable[[], Awaitable[Mapping[str, Any]]]
 AppendHook: TypeAlias = Callable[["OwnedSession", Sequence[Envelope]], None]
 
 
@@ -205,18 +206,48 @@ class OwnedSession:
 
         Returns False, and has changed nothing, if it has to go by way of the inbox.
         """
+        if self.state.status not in ("active", "waiting_human"):
+            return False  # a question is to be taken back first
+        try:
+            return await self.begin([entry])
+        except (NeedsAnswer, RoundConflict, SessionClosed, StaleOwner):
+            return False  # a model has to be asked first; or the session is another hub's
+
+    async def begin(self, entries: Sequence[InboxEntry], take_back: TakeBack | None = None) -> bool:
+        """Append a message, or decisions, if nothing is under way and nothing waits.
+
+        Returns False, and has changed nothing, if that is not so, or if another decision came
+        first. A message takes open questions back: `take_back` returns what their run has left.
+        Before the first message may stand what an earlier thread has left.
+        """
         async with self.lock:
-            if self.due or self.state.status not in ("active", "waiting_human"):
-                return False  # a round is under way, or a question is to be taken back first
-            if self.state.is_runnable or not may_enter(self.state, entry):
+            kind = entries[0].draft.event_type
+            is_decision = kind == ev.EV_DECISION
+            if kind == ev.EV_CANCELLED and self.state.said:
+                return False
+            waits = self.state.status == "waiting_decision"
+            if self.due or self.state.is_runnable or (waits and not is_decision and not take_back):
+                return False
+            if not all(may_enter(self.state, entry) for entry in entries):
+                return False
+            if is_decision and not all(map(self._is_open, entries)):
                 return False
             if self.may_have_inbox and await self.log.inbox(self.id):
                 return False  # what was sent before comes first
-            try:
-                await self._write(lambda page: admit_all(page, [entry]))
-            except (NeedsAnswer, RoundConflict, SessionClosed, StaleOwner):
-                return False  # a model has to be asked first; or the session is another hub's
+            remains = await take_back() if take_back and waits and not is_decision else None
+
+            def fill(page: Page) -> None:
+                if remains is not None:
+                    page.withdraw_questions(remains)
+                admit_all(page, entries)
+
+            await self._write(fill)
             return True
+
+    def _is_open(self, entry: InboxEntry) -> bool:
+        """Tell whether a decision is on a question that waits for one."""
+        question = self.state.interrupts.get(str(entry.draft.event_data["interrupt_id"]))
+        return question is not None and "decision" not in question
 
     async def takes_question_back(self) -> bool:
         """Tell whether a text waits that takes the open questions of a session of one back."""

@@ -25,7 +25,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
 from agentgraph.graphs.memory import StoredValue
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions.rounds.owned_session import OwnedSession
+from agentgraph.sessions.log.blobs import NewBlobs
 
 Change: TypeAlias = AnyMessage | RemoveMessage
 """A message that is added to a conversation or replaces one, or the removal of one."""
@@ -79,20 +79,20 @@ def decode_value(data: Sequence[str]) -> StoredValue:
     return kind, b64decode(text)
 
 
-def stored_messages(session: OwnedSession, messages: Sequence[Change]) -> dict[str, Any]:
+def stored_messages(blobs: NewBlobs, messages: Sequence[Change]) -> dict[str, Any]:
     """Return messages for the data of an envelope, nothing if there are none."""
     if not messages:
         return {}
     parts = [encode_message(message) for message in messages]
-    return {"messages": session.blobs.take_out(parts, "messages")}
+    return {"messages": blobs.take_out(parts, "messages")}
 
 
-def stored_channels(session: OwnedSession, channels: Mapping[str, StoredValue]) -> dict[str, Any]:
+def stored_channels(blobs: NewBlobs, channels: Mapping[str, StoredValue]) -> dict[str, Any]:
     """Return serialised channels for the data of an envelope, nothing if there are none."""
     if not channels:
         return {}
     values = [encode_value(value) for value in channels.values()]
-    parts = session.blobs.take_out(values, "channels")
+    parts = blobs.take_out(values, "channels")
     return {"channels": dict(zip(channels, parts, strict=True))}
 
 

@@ -18,9 +18,25 @@ from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.graphs.run_context import inherited_context
 from agentgraph.history import repair, with_known_answers
 from agentgraph.outcomes import NOTES
-from agentgraph.participant import HasMemory, Participant, Remains, sentence_of_stop, split_stop
+from agentgraph.participant import (
+    HasMemory,
+    HasOutcome,
+    Participant,
+    Remains,
+    RunEnd,
+    sentence_of_stop,
+    split_stop,
+)
 from agentgraph.running import Run, current_run, handed_over
-from agentgraph.sessions.envelopes.packet import MAX_OUTPUT_BYTES, TurnOutput, packet_of
+from agentgraph.sessions.envelopes.draft import Draft
+from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, SYSTEM
+from agentgraph.sessions.envelopes.packet import (
+    MAX_OUTPUT_BYTES,
+    TurnOutput,
+    cancelled_round,
+    packet_of,
+)
+from agentgraph.sessions.log.blobs import NewBlobs
 from agentgraph.sessions.rounds.ledger import look_up_actions
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.rounds.round import Round
@@ -71,16 +87,25 @@ class SingleSpeaker(Speaker):
         changes: list[Any] = changes_between(memory.messages, messages)
         own, guard = split_stop([m for m in changes if isinstance(m, AIMessage | ToolMessage)])
         changes, _ = split_stop(changes)
+        end = self._end_in(result, guard)
         return SingleTurn(
             own,
             result.get(NOTES) or (),
             result.get("current_active_agent") if self.takes_history else None,
-            result.get("output") if self.takes_history else None,
-            (result.get("turn") or {}).get("closed") if self.takes_history else guard,
+            end.output,
+            end.reason,
             self._take_usage(own),
             changes=changes,
             channels=self._channel_changes(memory, result) | await self._nested_changes(memory),
         )
+
+    def _end_in(self, result: Mapping[str, Any], guard: str | None) -> RunEnd:
+        """Return how a run has ended; `guard` has ended that of a graph of others."""
+        if self.takes_history:
+            return RunEnd(result.get("output"), (result.get("turn") or {}).get("closed"))
+        member = self.participant
+        end = member.end_in(result) if isinstance(member, HasOutcome) else RunEnd(None, None)
+        return end if guard is None else RunEnd(None, guard)
 
     async def _answer(self, round: Round, memory: Memory) -> Mapping[str, Any]:
         config = config_with(round.session.listeners())
@@ -99,10 +124,15 @@ class SingleSpeaker(Speaker):
             return result  # type: ignore[no-any-return]
         settings: Any = {
             **inherited_context(self.graph),
-            "output_keys": ["messages", NOTES, *self.channels.names],
+            "output_keys": ["messages", NOTES, *self.channels.names, *self._end_channels],
         }
         result = await self.graph.ainvoke(values, config, **settings)
         return result  # type: ignore[no-any-return]
+
+    @property
+    def _end_channels(self) -> Sequence[str]:
+        member = self.participant
+        return member.end_channels if isinstance(member, HasOutcome) else ()
 
     def _channel_changes(self, memory: Memory, values: Mapping[str, Any]) -> dict[str, StoredValue]:
         """Return the channels that the run has changed, serialised."""
@@ -131,8 +161,8 @@ class SingleSpeaker(Speaker):
                 outputs, blobs = [packet["output"]], round.session.blobs
                 (packet["output"],) = blobs.take_out(outputs, "output", MAX_OUTPUT_BYTES)
             packet["messages"] = []
-            packet |= stored_messages(round.session, turn.changes)
-            packet |= stored_channels(round.session, turn.channels)
+            packet |= stored_messages(round.session.blobs, turn.changes)
+            packet |= stored_channels(round.session.blobs, turn.channels)
             await round.commit(packet, rejections)
         except ConfigurationError as error:  # the packet has values that no log can store
             return await self._fail(round, "payload", str(error), turn.usage)
@@ -165,9 +195,19 @@ class SingleSpeaker(Speaker):
             else conversation_of([memory.messages, remains.messages])
         )
         changes = changes_between(memory.messages, messages)
-        data = stored_messages(session, changes)
-        data |= stored_channels(session, self._channel_changes(memory, remains.values))
+        data = stored_messages(session.blobs, changes)
+        data |= stored_channels(session.blobs, self._channel_changes(memory, remains.values))
         return data | {"active": remains.active}
+
+    def left_by(self, snapshot: StateSnapshot) -> Draft:
+        """Return what a thread of its agent has left, as the begin of a session's log."""
+        remains = self._remains_of(snapshot, None, is_over=True, answers={})
+        channels = self._channel_changes(Memory(), remains.values)
+        blobs = NewBlobs()
+        data = stored_messages(blobs, remains.messages) | stored_channels(blobs, channels)
+        active = remains.active or remains.values.get("current_active_agent")
+        about = cancelled_round({}, 0, 0, "the session goes on with what was a thread", SYSTEM)
+        return Draft(EV_CANCELLED, {**about, **data, "active": active}, blobs=blobs.texts)
 
     def _remains_of(
         self,

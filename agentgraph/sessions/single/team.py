@@ -21,6 +21,7 @@ from agentgraph.participant import (
     ForeignGraph,
     Graph,
     HasMemory,
+    HasOutcome,
     HasPrivateChannels,
     Membership,
     Participant,
@@ -31,6 +32,7 @@ from agentgraph.participant import (
 from agentgraph.patching import patched
 from agentgraph.routing import AgentTarget, FromSpeaker, HumanTarget, Transition, TransitionGraph
 from agentgraph.routing.values import short
+from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.rounds.owned_session import OwnedSession
 from agentgraph.sessions.single.speaker import SingleSpeaker
 from agentgraph.sessions.state.record import SessionRecord
@@ -118,6 +120,10 @@ class SingleTeam(CompiledTeam):
         state = None if snapshot is None else self._state_in(snapshot)
         return await self._own_speaker.remains(session, state, is_over=is_over)
 
+    def left_by(self, snapshot: StateSnapshot) -> Draft:
+        """Return what a thread of the agent has left, for `Session.begin`."""
+        return self._own_speaker.left_by(snapshot)
+
     def questions_in(self, snapshot: StateSnapshot, round: int) -> list[Mapping[str, Any]]:
         """Return the open questions of a suspended run, each with the path of its agent."""
         member, state = self.participant, self._state_in(snapshot)
@@ -146,10 +152,11 @@ class SingleTeam(CompiledTeam):
         own = participant if isinstance(participant, HasMemory) else None
         graph = speaker.graph
         channels = nested_memories = None
+        member: object = participant
         if isinstance(graph, CompiledStateGraph):
             private = {NOTES}
-            if isinstance(participant, HasPrivateChannels):
-                private |= {*participant.private_channels}
+            if isinstance(member, HasPrivateChannels):
+                private |= {*member.private_channels}
             channels = LastingChannels(graph, private)
             nested_memories = NestedMemories(graph)
         return SingleSpeaker(
@@ -157,7 +164,8 @@ class SingleTeam(CompiledTeam):
             graph=graph,
             view=speaker.view,
             takes_history=own is not None,
-            deadline_s=speaker.deadline_s,
+            # What we have built keeps its own deadlines, which do not count a reader's time.
+            deadline_s=None if isinstance(member, HasMemory | HasOutcome) else speaker.deadline_s,
             audit=speaker.audit,
             participant=participant,
             channels=channels,

@@ -25,6 +25,7 @@ from agentgraph.outcomes import NOTES, Note, NotesState, collect_notes
 from agentgraph.participant import (
     Graph,
     HasMemory,
+    HasOutcome,
     HasTeamGraph,
     Participant,
     SharesEffects,
@@ -161,7 +162,7 @@ class CompiledTeam(TeamSpec):
     def load_output(self, speaker: str, output: Mapping[str, Any], path: str | None) -> object:
         """Return the object of a stored answer; as JSON where its speaker knows no such form."""
         member = next((agent for agent in self.participants if agent.name == speaker), None)
-        if not isinstance(member, HasMemory):
+        if not isinstance(member, HasMemory | HasOutcome):
             return output.get("value")
         try:
             return member.load_output(output, path)

@@ -117,8 +117,11 @@ class Speaker:
                 if error is ledger.fault:  # the store is unreachable: the round has not failed
                     raise
                 # The log of the session has no text of a foreign error, which may be a secret.
-                logger.info("%s failed in session %s", self.name, round.session.id, exc_info=error)
-                return await self._fail(round, *_failure(error), cause=_cause_in(error))
+                code, message = _failure(error)
+                level = logging.ERROR if code == "error" else logging.INFO
+                place = (self.name, round.session.id)
+                logger.log(level, "%s failed in session %s", *place, exc_info=error)
+                return await self._fail(round, code, message, cause=_cause_in(error))
         await self._commit(round, turn)
 
     async def run(self, round: Round) -> TurnOutput:
@@ -226,7 +229,8 @@ class Speaker:
     ) -> None:
         """Emit a failure and append it; `usage` defaults to what the run has recorded."""
         if code not in ("model", "output"):  # the model's node has emitted its own event
-            await emit(ErrorEvent(agent=round.speaker, code=code, message=message))
+            words = f"the run failed: {message}" if code == "error" else message
+            await emit(ErrorEvent(agent=round.speaker, code=code, message=words))
         usage = self._take_usage(()) if usage is None else usage
         await round.fail(code, message, usage, cause, await self._remains(round))
         round.end_input(self.audit)

@@ -872,3 +872,16 @@ async def test_open_and_close_can_be_repeated(opened: OpenLog, log_url: str) -> 
     await log.open()
 
     assert await log.read("s") == writer.envelopes
+
+
+async def test_session_at_rest_is_claimed_from_a_hub_that_lives(log: Log) -> None:
+    for name, is_runnable in (("resting", False), ("running", True)):
+        state = SessionState.initial(record(name))
+        assert await log.create(record(name), [], state, runnable=is_runnable)
+        assert await log.claim(name, "a", 0) == 1
+    await log.heartbeat("a", 10)
+
+    assert [await log.claim(name, "b", 5) for name in ("resting", "running")] == [None, None]
+    claims = [await log.claim(name, "b", 5, at_rest=True) for name in ("resting", "running")]
+    assert claims == [2, None]
+    assert await log.claim("running", "b", 10, at_rest=True) == 2  # as its lease has ended

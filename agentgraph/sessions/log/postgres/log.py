@@ -253,22 +253,24 @@ class PostgresLog:
         *,
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
+        at_rest: bool = False,
     ) -> int | None:
         while True:
             # Read in one statement and claimed in another: repeated where another hub was faster.
             lease = r.Lease(*(await self._rows_of(session_id, sql.LEASE, {}))[0])
             if lease.is_held_by(owner, now):
                 return lease.epoch
-            if not force and lease.is_withheld_from(owner, now, is_gone):
+            is_withheld = not force and lease.is_withheld_from(owner, now, is_gone)
+            if is_withheld and not at_rest:
                 return None
             values = {"owner": r.to_ascii(owner), "epoch": lease.epoch, "present": lease.owner}
             # A lease that is still valid is overridden: `is_gone` has said that its owner is dead.
             # One that has expired may have been renewed since, which the statement checks.
             sure = force or (lease.until or 0) > now
-            values |= {"sure": sure, "now": now}
+            values |= r.ClaimTerms(sure, is_withheld, now)._asdict()
             rows = await self._rows_of(session_id, sql.CLAIM, values, may_be_none=True)
-            if rows:
-                return int(rows[0][0])
+            if rows or is_withheld:
+                return int(rows[0][0]) if rows else None
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
         values = {"owner": r.to_ascii(owner), "attempts": attempts}

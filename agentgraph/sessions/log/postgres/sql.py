@@ -231,6 +231,7 @@ CLAIM = """
 UPDATE agentgraph_sessions SET owner = %(owner)s, epoch = epoch + 1
 WHERE session_id = %(session_id)s AND epoch = %(epoch)s
     AND owner IS NOT DISTINCT FROM %(present)s::text
+    AND NOT (%(at_rest)s AND runnable)
     AND (%(sure)s OR NOT EXISTS (
         SELECT 1 FROM agentgraph_hubs h WHERE h.owner = %(present)s::text AND h.until > %(now)s
     ))

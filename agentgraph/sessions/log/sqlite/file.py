@@ -188,13 +188,11 @@ class SessionFile:
     def lease(self, session_id: str) -> r.Lease:
         return r.Lease(*self._rows(session_id, sql.LEASE, (r.to_ascii(session_id),))[0])
 
-    def claim(
-        self, session_id: str, owner: str, lease: r.Lease, *, sure: bool, now: float
-    ) -> int | None:
+    def claim(self, session_id: str, owner: str, lease: r.Lease, terms: r.ClaimTerms) -> int | None:
         """Claim a session whose lease is as given; None if it has changed since it was read."""
         values = {"owner": r.to_ascii(owner), "epoch": lease.epoch, "present": lease.owner}
         with self._transaction() as ask:
-            more = {"session_id": r.to_ascii(session_id), "sure": sure, "now": now}
+            more = {"session_id": r.to_ascii(session_id), **terms._asdict()}
             row = ask(sql.CLAIM, {**values, **more}).fetchone()
         return None if row is None else row[0]
 

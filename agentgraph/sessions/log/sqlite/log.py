@@ -291,6 +291,7 @@ class SQLiteLog:
         *,
         is_gone: Callable[[str], bool] = lambda owner: False,
         force: bool = False,
+        at_rest: bool = False,
     ) -> int | None:
         # Read in one transaction and claimed in another: repeated where another hub was faster.
         # `is_gone` belongs to the caller, so it is called on the loop and not in the thread.
@@ -298,21 +299,21 @@ class SQLiteLog:
             lease = await self._ask(lambda file: file.lease(session_id))
             if lease.is_held_by(owner, now):
                 return lease.epoch
-            if not force and lease.is_withheld_from(owner, now, is_gone):
+            is_withheld = not force and lease.is_withheld_from(owner, now, is_gone)
+            if is_withheld and not at_rest:
                 return None
             # A lease that is still valid is overridden: `is_gone` has said that its owner is dead.
             # One that has expired may have been renewed since, which the statement checks.
             sure = force or (lease.until or 0) > now
-            epoch = await self._claim(session_id, owner, lease, sure=sure, now=now)
-            if epoch is not None:
+            terms = r.ClaimTerms(sure, is_withheld, now)
+            epoch = await self._claim(session_id, owner, lease, terms)
+            if epoch is not None or is_withheld:
                 return epoch
 
     async def _claim(
-        self, session_id: str, owner: str, lease: r.Lease, *, sure: bool, now: float
+        self, session_id: str, owner: str, lease: r.Lease, terms: r.ClaimTerms
     ) -> int | None:
-        return await self._ask(
-            lambda file: file.claim(session_id, owner, lease, sure=sure, now=now)
-        )
+        return await self._ask(lambda file: file.claim(session_id, owner, lease, terms))
 
     async def release(self, session_id: str, owner: str, *, attempts: int | None = None) -> None:
         await self._ask(lambda file: file.release(session_id, owner, attempts))

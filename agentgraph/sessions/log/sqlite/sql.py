@@ -94,7 +94,8 @@ WHERE s.session_id = ?
 # the owner's lease must also have expired: the owner may have renewed it since it was read.
 CLAIM = """
 UPDATE agentgraph_sessions SET owner = :owner, epoch = epoch + 1
-WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present AND (:sure OR NOT EXISTS (
+WHERE session_id = :session_id AND epoch = :epoch AND owner IS :present
+AND NOT (:at_rest AND runnable) AND (:sure OR NOT EXISTS (
     SELECT 1 FROM agentgraph_hubs h WHERE h.owner = :present AND h.until > :now
 ))
 RETURNING epoch
