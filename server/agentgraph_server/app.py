@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 
 from fastapi import FastAPI
 
 from agentgraph import __version__
 from agentgraph.engines import LOCAL, Engine, open_engine
 from agentgraph.sessions import Hub
-from agentgraph.storage import LazySaver, lasting_url
+from agentgraph.storage import lasting_url
 from agentgraph_server.agents import routes as agents
-from agentgraph_server.agents.catalogue import Catalogue
+from agentgraph_server.agents.earlier_threads import EarlierThreads
+from agentgraph_server.agents.threads import agent_of, agents_of
 from agentgraph_server.api import decisions, health, runs, sessions
 from agentgraph_server.api import served as served_routes
 from agentgraph_server.api.served import Served, served_by_name
@@ -60,9 +63,15 @@ def create_app(
     app.state.engine = _engine_of(engine or settings.engine or LOCAL)
     app.state.hub = None
     app.state.drain = Drain()
+    app.state.turns = set()
+    app.state.opening = asyncio.Lock()
+    app.state.open_stores = partial(open_stores, app)
     app.state.settings = settings
-    app.state.catalogue = Catalogue(served, url)
     app.state.served = served_by_name(served)
+    app.state.earlier_threads = {
+        name: EarlierThreads(agent_of(team), url)
+        for name, team in agents_of(app.state.served).items()
+    }
     for module in (health, served_routes, sessions, runs, decisions, agents):
         app.include_router(module.router)
     answer_problems(app)
@@ -89,22 +98,25 @@ def _add_middleware(app: FastAPI, auth: Auth | None, settings: Settings) -> None
 
 async def open_stores(app: FastAPI) -> None:
     """Open the hub and the stores, once; raise `StorageError` if one cannot be reached."""
-    for saver in _lazy_savers(app.state.catalogue):
-        await saver.aopen()
-    if app.state.hub is None:
-        app.state.hub = await Hub.open(
-            app.state.url, serve=[*app.state.served.values()], engine=app.state.engine
-        )
+    async with app.state.opening:
+        if app.state.hub is None:
+            for threads in app.state.earlier_threads.values():
+                await threads.open()
+            app.state.hub = await Hub.open(
+                app.state.url, serve=[*app.state.served.values()], engine=app.state.engine
+            )
 
 
 async def _close_stores(app: FastAPI) -> None:
     try:
+        # Their clients are told that they have ended: they must not begin again with the next hub.
+        await asyncio.gather(*(turn.end() for turn in [*app.state.turns]))
         hub, app.state.hub = app.state.hub, None
         if hub is not None:
             await hub.aclose()
     finally:
-        for saver in _lazy_savers(app.state.catalogue):
-            await saver.aclose()
+        for threads in app.state.earlier_threads.values():
+            await threads.close()
 
 
 @asynccontextmanager
@@ -118,7 +130,3 @@ async def _open_while_serving(app: FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         await _close_stores(app)
-
-
-def _lazy_savers(catalogue: Catalogue) -> list[LazySaver]:
-    return [saver for saver in catalogue.savers if isinstance(saver, LazySaver)]

@@ -26,7 +26,6 @@ from agentgraph.errors import (
     SessionError,
     StorageError,
 )
-from agentgraph_server.agents.catalogue import ThreadBusy, UnknownAgent, UnknownThread
 from agentgraph_server.disconnects import ClientDisconnected, ServerStopping
 from agentgraph_server.masking import exposes_errors
 from agentgraph_server.middleware.methods import allow_header
@@ -37,9 +36,6 @@ MEDIA_TYPE = "application/problem+json"
 
 _STATUS: Mapping[type[AgentGraphError], int] = {
     SessionError: 409,
-    UnknownAgent: 404,
-    UnknownThread: 404,
-    ThreadBusy: 409,
     RoutingError: 409,
     GuardStopped: 422,
     ModelError: 502,
@@ -68,7 +64,9 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "unknown_sequence": 404,
     "unknown_served": 404,
     "unknown_session": 404,
+    "thread_busy": 409,
     "unknown_team": 404,
+    "unknown_thread": 404,
 }
 
 
@@ -148,7 +146,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 async def _failure(request: Request, error: Exception) -> Response:
     """Respond to an error of agentgraph with the status of its class."""
     assert isinstance(error, AgentGraphError)
-    headers = {"Retry-After": "1"} if isinstance(error, ThreadBusy) else None
+    headers = {"Retry-After": "1"} if error.code == "thread_busy" else None
     detail = str(error) if exposes_errors.get() else error.public
     shows_all = detail == str(error)
     faults = error.faults if isinstance(error, ConfigurationError) and shows_all else ()

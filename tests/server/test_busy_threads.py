@@ -9,7 +9,6 @@ from typing import Any
 
 import httpx
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
@@ -71,21 +70,22 @@ async def test_other_threads_go_on(gated: Gated) -> None:
     assert names[-1] == "done"
 
 
-async def test_agents_on_the_same_store_share_their_threads(gated: Gated) -> None:
-    saver = InMemorySaver()
-    one = working(gated, "worked").replace(checkpointer=saver)
-    two = Agent("Two", model=ScriptedModel(["two"]), checkpointer=saver)
-    apart = Agent("Apart", model=ScriptedModel(["apart"]), checkpointer=InMemorySaver())
-    async with serving(one, two, apart) as client:
-        first = asyncio.create_task(client.post("/agents/Solo/completion", json=HI))
-        await gated.begun.wait()
-        shared = await client.post("/agents/Two/completion", json=HI)
-        own = await client.post("/agents/Apart/completion", json=HI)
-        gated.go.set()
-        await first
+@pytest.mark.parametrize("kind", REQUESTS)
+async def test_thread_of_one_agent_is_no_other_s(kind: str) -> None:
+    two = Agent("Two", model=ScriptedModel(["two"]))
+    async with serving(solo("hello", "again"), two) as client:
+        await client.post("/agents/Two/completion", json=HI)
+        accept = "text/event-stream" if "stream" in kind else "application/json"
+        method, path, body = REQUESTS[kind]
+        refused = await client.request(method, path, json=body, headers={"Accept": accept})
+        shown = await client.get("/agents/Solo/threads/t")
+        theirs = await client.get("/agents/Two/threads/t")
 
-    assert problem_of(shared, 409)["code"] == "thread_busy"
-    assert own.json()["text"] == "apart"
+    problem = problem_of(refused, 409)
+    assert problem["code"] == "other_agent"
+    assert "'t' is one of 'Two'" in problem["detail"]
+    assert problem_of(shown, 404)["code"] == "unknown_thread"
+    assert [m["text"] for m in theirs.json()["messages"]] == ["hi", "two"]
 
 
 async def turn_by_stream(client: httpx.AsyncClient) -> None:
@@ -124,7 +124,10 @@ async def test_thread_is_free_before_its_end_is_told() -> None:
     transport = httpx.ASGITransport(app)
     answers: list[httpx.Response] = []
 
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if b"event: done" in message.get("body", b""):

@@ -120,10 +120,10 @@ async def test_failing_tool_is_answered_and_the_turn_goes_on(delegated: bool) ->
 
 async def test_what_broke_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with serving(broken()) as client:
-        with caplog.at_level(logging.ERROR, "agentgraph_server"):
+        with caplog.at_level(logging.ERROR, "agentgraph"):
             await told(client, "/agents/Solo/stream-completion", **HI)
 
-    (record,) = [r for r in caplog.records if r.name == "agentgraph_server"]
+    (record,) = [r for r in caplog.records if r.name == "agentgraph"]
     assert record.exc_info
     assert record.exc_info[0] is ZeroDivisionError
 

@@ -79,7 +79,7 @@ async def test_two_agents_are_served_side_by_side() -> None:
     )
     async with serving(one, two) as client:
         texts = [
-            (await client.post(f"/agents/{name}/completion", json=HI)).json()["text"]
+            (await client.post(f"/agents/{name}/completion", json={"prompt": "hi"})).json()["text"]
             for name in ("one", "two")
         ]
         listed = (await client.get("/agents")).json()

@@ -74,7 +74,9 @@ class SessionInbox(SessionReader):
         for draft in drafts:
             await store_of_draft(self._hub.log, self.key, draft)
         entries = [
-            InboxEntry(new_id(), SYSTEM if draft.event_type == EV_CANCELLED else sender, draft)
+            InboxEntry(new_id(), SYSTEM, draft)  # what an earlier thread has left
+            if draft.event_type == EV_CANCELLED
+            else InboxEntry(new_id(), sender, signed(draft))
             for draft in drafts
         ]
         # In the hub's context, which has its clock.

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
-from langgraph.types import Command
 
-from agentgraph import FlowResult, Reply
-from agentgraph.agents import Input
 from agentgraph.clock import new_id
+from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.stream import Event
-from agentgraph_server.agents.catalogue import Catalogue, Served, UnknownThread
 from agentgraph_server.agents.schemas import (
     AgentCard,
     AgentDetail,
@@ -19,42 +16,73 @@ from agentgraph_server.agents.schemas import (
     Decisions,
     Prompt,
     Question,
-    Thread,
     ThreadId,
     ThreadMessage,
 )
+from agentgraph_server.agents.schemas import Thread as ThreadView
+from agentgraph_server.agents.threads import (
+    Thread,
+    UnknownAgent,
+    agent_of,
+    agents_of,
+)
+from agentgraph_server.agents.turn import Turn, begin_turn, resume_turn
 from agentgraph_server.agents.turn_stream import TurnStream
+from agentgraph_server.api.own_sessions import HubOfApp
 from agentgraph_server.disconnects import unless_disconnected
+from agentgraph_server.principals.principal import Decider, Principal, Reader, Runner
 from agentgraph_server.problems import problems
 from agentgraph_server.wire import address
 
 router = APIRouter()
 
 # The error responses of a turn, for the OpenAPI document.
-_TURN = problems(404, 409, 422, 502, 503)
+_TURN = problems(403, 404, 409, 422, 502, 503)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
-def _catalogue(request: Request) -> Catalogue:
-    catalogue: Catalogue = request.app.state.catalogue
-    return catalogue
+def _agents(request: Request) -> dict[str, SingleTeam]:
+    return agents_of(request.app.state.served)
 
 
-def _agent(name: str, catalogue: Annotated[Catalogue, Depends(_catalogue)]) -> Served:
-    return catalogue.find(name)
+AgentsOfApp = Annotated[dict[str, SingleTeam], Depends(_agents)]
 
 
-CatalogueOfApp = Annotated[Catalogue, Depends(_catalogue)]
-AgentInPath = Annotated[Served, Depends(_agent)]
+def _agent(name: str, agents: AgentsOfApp) -> SingleTeam:
+    try:
+        return agents[name]
+    except KeyError:
+        names = ", ".join(agents)
+        raise UnknownAgent(f"no agent is called {name!r}: there are {names}") from None
+
+
+AgentInPath = Annotated[SingleTeam, Depends(_agent)]
 ThreadInPath = Annotated[ThreadId, Path()]
 
 
+class ThreadsOfAgent:
+    """The threads of the agent in the path, by their ids."""
+
+    def __init__(self, agent: AgentInPath, hub: HubOfApp, request: Request) -> None:
+        self._agent, self._hub = agent, hub
+        self._state = request.app.state
+
+    def of(self, principal: Principal, id: str | None) -> Thread:
+        """Return a thread as a principal sees it, a new one without an id."""
+        agent, state = self._agent, self._state
+        earlier = state.earlier_threads[agent.name]
+        return Thread(id or new_id(), agent, self._hub, principal, earlier, state.turns)
+
+
+Threads = Annotated[ThreadsOfAgent, Depends()]
+
+
 @router.post("/agents/{name}/completion", response_model=Answer, responses=_TURN)
-async def complete(
-    agent: AgentInPath, body: Prompt, catalogue: CatalogueOfApp, request: Request
-) -> Response:
+async def complete(threads: Threads, body: Prompt, principal: Runner, request: Request) -> Response:
     """Answer a prompt; a client that goes away ends the run."""
-    return await _answer(agent, body.prompt, body.thread_id or new_id(), catalogue, request)
+    thread = threads.of(principal, body.thread_id)
+    turn = await begin_turn(thread, body.prompt, streams=False)
+    return await _answer(turn, request)
 
 
 @router.post(
@@ -64,85 +92,77 @@ async def complete(
     responses={**_TURN, 200: {**_STREAM, "description": "The events of the turn, then `done`."}},
 )
 async def stream_completion(
-    agent: AgentInPath, body: Prompt, catalogue: CatalogueOfApp, request: Request
+    threads: Threads, body: Prompt, principal: Runner, request: Request
 ) -> Response:
     """Answer a prompt, telling all that happens as it happens."""
-    return await _stream(agent, body.prompt, body.thread_id or new_id(), catalogue, request)
+    thread = threads.of(principal, body.thread_id)
+    turn = await begin_turn(thread, body.prompt, streams=True)
+    return _stream(turn, request)
 
 
 @router.post("/agents/{name}/resume", response_model=Answer, responses={**_TURN, 200: _STREAM})
 async def resume(
-    agent: AgentInPath, body: Decisions, catalogue: CatalogueOfApp, request: Request
+    threads: Threads, body: Decisions, principal: Decider, request: Request
 ) -> Response:
     """Go on with decisions; as a stream, where the client accepts `text/event-stream`."""
-    command: Command[str] = Command(resume=body.decisions)
-    if "text/event-stream" in request.headers.get("accept", ""):
-        return await _stream(agent, command, body.thread_id, catalogue, request)
-    return await _answer(agent, command, body.thread_id, catalogue, request)
+    thread = threads.of(principal, body.thread_id)
+    streams = "text/event-stream" in request.headers.get("accept", "")
+    turn = await resume_turn(thread, body.decisions, streams=streams)
+    return _stream(turn, request) if streams else await _answer(turn, request)
 
 
 @router.get("/agents")
-async def list_agents(catalogue: CatalogueOfApp) -> list[AgentCard]:
+async def list_agents(agents: AgentsOfApp, principal: Reader) -> list[AgentCard]:
     """Describe all agents."""
-    return [AgentCard.of(agent) for agent in catalogue.agents.values()]
+    return [AgentCard.of(agent_of(team)) for team in agents.values()]
 
 
 @router.get("/agents/{name}", responses=problems(404, 422))
-async def describe_agent(agent: AgentInPath) -> AgentDetail:
+async def describe_agent(agent: AgentInPath, principal: Reader) -> AgentDetail:
     """Describe an agent: its tools, its sub-agents, its graph."""
-    return AgentDetail(**AgentCard.of(agent).model_dump(), mermaid=agent.mermaid())
+    participant = agent_of(agent)
+    card = AgentCard.of(participant)
+    return AgentDetail(**card.model_dump(), mermaid=participant.mermaid())
 
 
-@router.get("/agents/{name}/threads/{thread_id}", responses=problems(404, 422, 503))
-async def read_thread(
-    agent: AgentInPath, thread_id: ThreadInPath, catalogue: CatalogueOfApp
-) -> Thread:
+@router.get("/agents/{name}/threads/{thread_id}", responses=problems(403, 404, 422, 503))
+async def read_thread(threads: Threads, thread_id: ThreadInPath, principal: Reader) -> ThreadView:
     """Return a conversation, and what it waits for."""
-    messages = await agent.ahistory(thread_id)
-    questions = await agent.ainterrupts(thread_id)
-    if not messages and not questions and not catalogue.is_busy(agent, thread_id):
-        raise UnknownThread(f"there is no thread {thread_id!r}: a prompt on it begins it")
-    return Thread(
+    content = await threads.of(principal, thread_id).read()
+    return ThreadView(
         thread_id=thread_id,
-        busy=catalogue.is_busy(agent, thread_id),
-        messages=[ThreadMessage.of(message) for message in messages],
-        interrupts=[Question.model_validate(q, from_attributes=True) for q in questions],
+        busy=content.is_busy,
+        messages=[ThreadMessage.of(message) for message in content.messages],
+        interrupts=[Question.model_validate(q, from_attributes=True) for q in content.questions],
     )
 
 
 @router.delete(
-    "/agents/{name}/threads/{thread_id}", status_code=204, responses=problems(404, 409, 422, 503)
+    "/agents/{name}/threads/{thread_id}",
+    status_code=204,
+    responses=problems(403, 404, 409, 422, 503),
 )
-async def forget_thread(
-    agent: AgentInPath, thread_id: ThreadInPath, catalogue: CatalogueOfApp
-) -> Response:
+async def forget_thread(threads: Threads, thread_id: ThreadInPath, principal: Runner) -> Response:
     """Delete a conversation; one that is not there is as good as deleted."""
-    async with await catalogue.lock(agent, thread_id):
-        await agent.aforget(thread_id)
+    await threads.of(principal, thread_id).forget()
     return Response(status_code=204)
 
 
-async def _answer(
-    agent: Served, message: Input, thread_id: str, catalogue: Catalogue, request: Request
-) -> Response:
-    """Run a turn to its end; 409 if the thread is busy."""
-    reply: Reply[Any] | FlowResult[Any]
-    async with await catalogue.lock(agent, thread_id):
-        reply = await unless_disconnected(request, agent.ainvoke(message, thread_id=thread_id))
-    headers = _location_headers(request, agent, thread_id)
-    answer = Answer.of(reply, agent.name).model_dump_json()
-    return Response(answer, headers=headers, media_type="application/json")
+async def _answer(turn: Turn, request: Request) -> Response:
+    """Wait for the end of a turn, unless its client leaves before."""
+    try:
+        answer = await unless_disconnected(request, turn.answer())
+    finally:
+        await turn.end()
+    headers = _location_headers(request, turn)
+    return Response(answer.model_dump_json(), headers=headers, media_type="application/json")
 
 
-async def _stream(
-    agent: Served, message: Input, thread_id: str, catalogue: Catalogue, request: Request
-) -> TurnStream:
-    """Run a turn as a stream, whose end unlocks the thread."""
-    lock = await catalogue.lock(agent, thread_id)
-    begin = Event(agent=agent.name, thread_id=thread_id)
-    events = agent.astream(message, thread_id=thread_id)
-    return TurnStream(events, lock, begin, _location_headers(request, agent, thread_id))
+def _stream(turn: Turn, request: Request) -> TurnStream:
+    begin = Event(agent=turn.name, thread_id=turn.thread_id)
+    return TurnStream(turn.events(), turn.end, begin, _location_headers(request, turn))
 
 
-def _location_headers(request: Request, agent: Served, thread_id: str) -> dict[str, str]:
-    return {"Content-Location": address(request, f"/agents/{agent.name}/threads/{thread_id}")}
+def _location_headers(request: Request, turn: Turn) -> dict[str, str]:
+    path = f"/agents/{turn.name}/threads/{turn.thread_id}"
+    return {"Content-Location": address(request, path)}

@@ -14,6 +14,8 @@ from pydantic import (
 
 from agentgraph import Agent, Flow, FlowResult, Reply
 from agentgraph.participant import Participant
+from agentgraph.sessions import Answer as SessionAnswer
+from agentgraph.sessions.hub.answer import OpenQuestion
 from agentgraph_server.masking import public_tool_message
 from agentgraph_server.wire import JsonValue, RequestBody, Text, check_storable, json_value
 
@@ -88,6 +90,21 @@ class Answer(BaseModel):
             usage=reply.usage.to_dict(),
             interrupts=[Question.model_validate(i, from_attributes=True) for i in reply.interrupts],
             close_reason=reason,
+        )
+
+    @classmethod
+    def of_session(
+        cls, answer: SessionAnswer, questions: Sequence[OpenQuestion], name: str, thread_id: str
+    ) -> Answer:
+        """Read the answer of a session, which an agent of this name has given."""
+        return cls(
+            text="" if questions else answer.text,
+            agent=answer.agent or name,
+            thread_id=thread_id,
+            output=answer.output,
+            usage=answer.usage.to_dict(),
+            interrupts=[Question.model_validate(q, from_attributes=True) for q in questions],
+            close_reason=answer.close_reason,
         )
 
 

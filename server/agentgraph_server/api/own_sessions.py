@@ -15,9 +15,12 @@ from agentgraph_server.principals.principal import Decider, Forbidden, Reader, R
 from agentgraph_server.wire import Name
 
 
-def hub_of(request: Request) -> Hub:
-    """Return the hub of the application."""
-    hub: Hub = request.app.state.hub
+async def hub_of(request: Request) -> Hub:
+    """Return the hub of the application, which is opened if nobody has started the application."""
+    state = request.app.state
+    if state.hub is None:  # another application has mounted this one
+        await state.open_stores()
+    hub: Hub = state.hub
     return hub
 
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 
 from agentgraph import Agent, AgentGraphError, Flow
 from agentgraph.drawing.graph import NodeKind
+from agentgraph.errors import ConfigurationError
 from agentgraph.participant import Graph, Participant
 from agentgraph.sessions.single.team import SingleTeam, team_of
 from agentgraph.sessions.team.compiled import CompiledTeam
@@ -56,8 +57,26 @@ class ServedDetail(ServedCard):
 
 
 def served_by_name(values: Sequence[Served]) -> Teams:
-    """Return the teams that hold the sessions of what is served, by name."""
-    return {team.name: team for team in map(team_of, values)}
+    """Return the teams that hold the sessions of what is served, by name.
+
+    Raises `ConfigurationError` with every fault: each value that cannot be served, and each name
+    that two have.
+    """
+    teams: dict[str, CompiledTeam] = {}
+    faults = [] if values else ["nothing to serve: give at least one agent, team, flow or graph"]
+    for value in values:
+        try:
+            team = team_of(value)
+        except ConfigurationError as error:
+            faults += error.faults
+            continue
+        if team.name in teams:
+            text = "two that are served are called {!r}: their addresses would be the same"
+            faults.append(text.format(team.name))
+        teams[team.name] = team
+    if faults:
+        raise ConfigurationError(faults)
+    return teams
 
 
 def card_of(member: object, name: str) -> ServedCard:
