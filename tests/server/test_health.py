@@ -9,9 +9,9 @@ import pytest
 
 from agentgraph.engines import LocalEngine
 from agentgraph.errors import AgentGraphError, StorageError
+from agentgraph.remote import Principal
 from agentgraph.sessions import Hub
 from agentgraph_server import create_app
-from agentgraph_server.principals.principal import Principal
 from agentgraph_server.settings import Settings
 from tests.server.live_server import problem_of, serving, solo
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from agentgraph.clock import new_id
+from agentgraph.remote import Principal
 from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.stream import Event
 from agentgraph_server.agents.schemas import (
@@ -30,7 +31,7 @@ from agentgraph_server.agents.turn import Turn, begin_turn, resume_turn
 from agentgraph_server.agents.turn_stream import TurnStream
 from agentgraph_server.api.own_sessions import HubOfApp
 from agentgraph_server.disconnects import unless_disconnected
-from agentgraph_server.principals.principal import Decider, Principal, Reader, Runner
+from agentgraph_server.principals.principal import Decider, Reader, Runner
 from agentgraph_server.problems import problems
 from agentgraph_server.wire import address
 

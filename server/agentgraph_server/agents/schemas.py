@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
@@ -15,7 +16,7 @@ from pydantic import (
 from agentgraph import Agent, Flow, FlowResult, Reply
 from agentgraph.participant import Participant
 from agentgraph.sessions import Answer as SessionAnswer
-from agentgraph.sessions.hub.answer import OpenQuestion
+from agentgraph.sessions.hub.questions import OpenQuestion
 from agentgraph_server.masking import public_tool_message
 from agentgraph_server.wire import JsonValue, RequestBody, Text, check_storable, json_value
 

@@ -10,15 +10,16 @@ from langchain_core.messages import AnyMessage
 from agentgraph import Agent, AgentGraphError, Flow
 from agentgraph.errors import RoutingError, SessionError
 from agentgraph.outcomes import Interrupt
+from agentgraph.remote import Principal
 from agentgraph.sessions import Hub
 from agentgraph.sessions.envelopes.draft import Draft
-from agentgraph.sessions.hub.answer import OpenQuestion
+from agentgraph.sessions.hub.questions import OpenQuestion
 from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.sessions.state.record import DEFAULT_TENANT
 from agentgraph_server.agents.earlier_threads import EarlierThreads, ServedAgent, ThreadBusy
 from agentgraph_server.api.own_sessions import OwnSession, find_session
 from agentgraph_server.api.served import Teams
-from agentgraph_server.principals.principal import Forbidden, Principal
+from agentgraph_server.principals.principal import Forbidden
 
 
 class UnknownAgent(AgentGraphError):

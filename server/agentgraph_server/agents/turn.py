@@ -13,7 +13,7 @@ from agentgraph.clock import new_id
 from agentgraph.errors import ModelError, RoutingError, SessionError
 from agentgraph.sessions import Answer as SessionAnswer
 from agentgraph.sessions import Receipt
-from agentgraph.sessions.hub.answer import OpenQuestion
+from agentgraph.sessions.hub.questions import OpenQuestion
 from agentgraph.sessions.hub.run import RunFailure
 from agentgraph.stream import AnyEvent, ErrorEvent, Event, FinalStateEvent, InterruptEvent
 from agentgraph.telling import EventBuffer

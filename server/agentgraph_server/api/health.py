@@ -12,9 +12,10 @@ from pydantic import BaseModel, Field
 
 from agentgraph import AgentGraphError, __version__
 from agentgraph.errors import kind_of
+from agentgraph.remote import Principal
 from agentgraph.sessions import Hub
 from agentgraph_server.principals.access_control import is_local
-from agentgraph_server.principals.principal import Forbidden, Principal
+from agentgraph_server.principals.principal import Forbidden
 from agentgraph_server.problems import problems
 
 router = APIRouter(tags=["health"])
