@@ -24,6 +24,7 @@ from agentgraph_server.logs import prepare_loggers
 from agentgraph_server.middleware.methods import Methods
 from agentgraph_server.middleware.origins import Hosts, Origins
 from agentgraph_server.middleware.request_log import RequestLog
+from agentgraph_server.openapi import document_of, operation_id
 from agentgraph_server.principals.access_control import AccessControl
 from agentgraph_server.principals.principal import OPEN_PATHS, Auth, key_auth
 from agentgraph_server.problems import answer_problems
@@ -58,7 +59,9 @@ def create_app(
         version=__version__,
         description="Agents, teams and flows that answer over HTTP, at once or as they work.",
         lifespan=_open_while_serving,
+        generate_unique_id_function=operation_id,
     )
+    app.openapi = partial(document_of, app)  # type: ignore[method-assign]
     app.state.url = url
     app.state.engine = _engine_of(engine or settings.engine or LOCAL)
     app.state.hub = None

@@ -35,7 +35,7 @@ from agentgraph_server.principals.principal import Decider, Reader, Runner
 from agentgraph_server.problems import problems
 from agentgraph_server.wire import address
 
-router = APIRouter()
+router = APIRouter(tags=["agents"])
 
 # The error responses of a turn, for the OpenAPI document.
 _TURN = problems(403, 404, 409, 422, 502, 503)
@@ -101,7 +101,11 @@ async def stream_completion(
     return _stream(turn, request)
 
 
-@router.post("/agents/{name}/resume", response_model=Answer, responses={**_TURN, 200: _STREAM})
+@router.post(
+    "/agents/{name}/resume",
+    response_model=Answer,
+    responses={**_TURN, 200: _STREAM},
+)
 async def resume(
     threads: Threads, body: Decisions, principal: Decider, request: Request
 ) -> Response:

@@ -61,14 +61,14 @@ def _prober(request: Request) -> None:
         raise Forbidden("from other machines this needs the scope 'operate'")
 
 
-@router.get("/health", summary="Whether the server is there")
+@router.get("/health")
 async def tell_health(request: Request) -> Health:
     """Tell that the server is there; everybody may ask, what is served is for principals only."""
     is_known = request.state.principal is not None
     return Health(version=__version__, agents=list(request.app.state.served) if is_known else [])
 
 
-@router.get("/ok", summary="Whether the server is there, in one word")
+@router.get("/ok")
 async def tell_ok() -> Ok:
     """Tell that the server is there; everybody may ask."""
     return Ok()
@@ -76,7 +76,6 @@ async def tell_ok() -> Ok:
 
 @router.get(
     "/ready",
-    summary="Whether the server can do its work",
     responses=problems(401, 403, 503),
     dependencies=[Depends(_prober)],
 )

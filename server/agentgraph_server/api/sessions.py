@@ -158,6 +158,21 @@ class ExplanationView(BaseModel):
     )
 
 
+class AuditView(BaseModel):
+    """Who acted in a session, what it cost, and what guards decided."""
+
+    path: Sequence[str] = Field(description="The agents in the order in which they acted.")
+    spend: JsonValue = Field(description="Calls, tokens and dollars, as the guards count them.")
+    usage: JsonValue = Field(description="Tokens and cost, of all and by agent.")
+    decisions: Sequence[JsonValue]
+    steps: int
+    hops: int
+    effects: Sequence[Sequence[str]] = Field(description="What was done, and what became of it.")
+    began_at: float | None
+    ended_at: float | None
+    end: str
+
+
 class At(RequestBody):
     """Up to which envelope a fork has the log of the session."""
 
@@ -319,10 +334,11 @@ async def explain_decision(
 
 
 @router.get("/sessions/{id}/audit", responses=_READ)
-async def read_audit(own: ReadableSession) -> JsonValue:
+async def read_audit(own: ReadableSession) -> AuditView:
     """Return who acted, what it cost, and what guards decided, of what you may see."""
     session = own.session
-    return audit_of(session.record, await session.history(reader=own.reader)).to_dict()
+    audit = audit_of(session.record, await session.history(reader=own.reader))
+    return AuditView.model_validate(audit.to_dict())
 
 
 @router.put("/sessions/{id}/context/{key}", status_code=204, responses=_CHANGE)
