@@ -93,7 +93,7 @@ def _add_middleware(app: FastAPI, auth: Auth | None, settings: Settings) -> None
     app.add_middleware(Refusal, drain=app.state.drain)
     app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body, allowed_hosts=hosts)
     if hosts:
-        app.add_middleware(Hosts, allowed=hosts, open_paths=OPEN_PATHS)
+        app.add_middleware(Hosts, names=hosts, open_paths=OPEN_PATHS)
     app.add_middleware(RequestLog, expose_errors=settings.expose_errors)
     if settings.cors_origins:  # before who asks is known: a preflight has no key
         app.add_middleware(Origins, origins=settings.cors_origins)

@@ -42,9 +42,9 @@ class Drain:
         _log.info("Shutting down: new work is refused, and runs have %g s to come to rest", grace_s)
         if hub is None:
             return
-        left = await hub.drain(grace_s)
-        if left:
-            _log.info("%d sessions are handed over to another server as they are", left)
+        rest_count = await hub.drain(grace_s)
+        if rest_count:
+            _log.info("%d sessions are handed over to another server as they are", rest_count)
 
 
 class Refusal:

@@ -91,10 +91,10 @@ def _own_fields(record: logging.LogRecord) -> Mapping[str, str]:
 
 def _describe(record: logging.LogRecord) -> bool:
     """Give a record its fields, and take the secrets out of the text of its error."""
-    known = {**_fields_of_request(), **_fields_of_round()}
+    fields = {**_fields_of_request(), **_fields_of_round()}
     for name in FIELDS:
         if getattr(record, name, None) is None:
-            setattr(record, name, known.get(name))
+            setattr(record, name, fields.get(name))
     if record.exc_info and record.exc_info[0] is not None and not record.exc_text:
         # Handlers write this text, where there is one, and do not make their own.
         record.exc_text = _traceback(record.exc_info)

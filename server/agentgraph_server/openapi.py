@@ -123,7 +123,8 @@ def _problem(status: int) -> dict[str, Any]:
 @cache
 def _event_schemas() -> Mapping[str, Any]:
     """Return the components of the events: the data of each, and what an event of a stream is."""
-    schemas = {kind.__name__: _schema_of(kind) for kind in (Event, *EVENTS_BY_NAME.values())}
+    kinds: list[type[Event]] = [Event, *EVENTS_BY_NAME.values()]
+    schemas = {kind.__name__: _schema_of(kind) for kind in kinds}
     return {**schemas, STREAM: {"description": _description_of_streams(), "oneOf": [*_forms()]}}
 
 
@@ -145,8 +146,8 @@ def _forms() -> Iterator[dict[str, Any]]:
         yield _form(name, {"const": name}, schema)
     # The types of envelopes have dots; the names of live events of your own have none.
     yield _form("envelope", {"type": "string", "pattern": r"\."}, "EnvelopeView")
-    other = {"type": "string", "pattern": r"^[^.]+$", "not": {"enum": [*names]}}
-    yield _form("other", other, "Event")
+    own_name = {"type": "string", "pattern": r"^[^.]+$", "not": {"enum": [*names]}}
+    yield _form("other", own_name, "Event")
 
 
 def _form(title: str, event: Mapping[str, Any], schema: str) -> dict[str, Any]:

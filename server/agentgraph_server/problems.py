@@ -66,11 +66,12 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "unknown_session": 404,
     "thread_busy": 409,
     "unknown_team": 404,
+    "value": 422,
     "unknown_thread": 404,
 }
 
 
-_EXPECTED = frozenset({"not_ready", "shutdown"})
+_NOT_LOGGED = frozenset({"not_ready", "shutdown"})
 """The codes of what is no failure, or is logged where it is noticed."""
 
 
@@ -152,7 +153,7 @@ async def _failure(request: Request, error: Exception) -> Response:
     faults = error.faults if isinstance(error, ConfigurationError) and shows_all else ()
     errors = [Fault(pointer="#", detail=fault) for fault in faults]
     status = _status_of(error)
-    if status >= 500 and error.code not in _EXPECTED:
+    if status >= 500 and error.code not in _NOT_LOGGED:
         _log.error("%s %s failed", request.method, request.scope["path"], exc_info=error)
     return problem_response(status, detail, error.code, errors=errors, headers=headers)
 

@@ -54,6 +54,10 @@ class ShutdownSignal(anyio.Event):
 
 
 def frame(name: str, data: bytes, id: str = "") -> bytes:
-    """Return an event as it goes over the wire; `data` is JSON, which has no raw line breaks."""
+    """Return an event as it goes over the wire; `data` is JSON, which has no raw line breaks.
+
+    What a client has read up to an event with an `id` it need not read again: with that id as
+    `Last-Event-ID` a stream goes on after it.
+    """
     head = f"event: {name}\r\nid: {id}" if id else f"event: {name}"
     return b"%b\r\ndata: %b\r\n\r\n" % (head.encode(), data)

@@ -50,7 +50,7 @@ def closed(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker() -> Agent[Any]:
-    turns = [Turn("Let me see.", [call("lookup", order="7")]), "It is lost."]
+    turns: list[Any] = [Turn("Let me see.", [call("lookup", order="7")]), "It is lost."]
     return Agent("Solo", model=ScriptedModel(turns), tools=[lookup])
 
 

@@ -40,7 +40,6 @@ CHECKS = [
     response_schema_conformance,
     unsupported_method,
 ]
-NEGATIVE_CHECKS = [*CHECKS, negative_data_rejection]
 
 
 def turn(messages: list[Any]) -> Any:
@@ -85,7 +84,9 @@ def real_values(client: httpx.Client, names: Collection[str]) -> dict[str, str]:
 
 def ask(address: str, method: str, path: str, mode: GenerationMode) -> None:
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    checks = CHECKS if mode is GenerationMode.POSITIVE else NEGATIVE_CHECKS
+    is_wrong = mode is GenerationMode.NEGATIVE and "{" not in path and method == "POST"
+    # Elsewhere what is wrong may be a parameter that is replaced below, or one that nobody reads.
+    checks = [*CHECKS, negative_data_rejection] if is_wrong else CHECKS
 
     @BOUNDED
     @given(case=schema[path][method].as_strategy(generation_mode=mode), is_real=st.booleans())
@@ -210,7 +211,7 @@ def test_hostile_bytes_are_answered(client: httpx.Client, content: bytes, kind: 
     check(client.post("/agents/a/completion", content=content, headers={"Content-Type": kind}))
 
 
-@pytest.mark.parametrize("depth", [90, 110, 500, 5_000, 400_000])
+@pytest.mark.parametrize("depth", [50, 70, 110, 500, 5_000, 400_000])
 def test_deep_values_are_answered(client: httpx.Client, depth: int) -> None:
     asked = post(client, "/agents/a/completion", {"prompt": "hi"}).json()
     (question,) = asked["interrupts"]
@@ -222,4 +223,4 @@ def test_deep_values_are_answered(client: httpx.Client, depth: int) -> None:
     answer = client.post("/agents/a/resume", content=content, headers=headers)
 
     check(answer)
-    assert (answer.status_code == 200) == (depth < 100)
+    assert (answer.status_code == 200) == (depth < 60)

@@ -125,8 +125,8 @@ def _stage_kind(name: str) -> NodeKind:
 
 def _graph(graph: Any) -> Parts:
     """Return the nodes of a compiled graph, which are all that is known of it."""
-    compiled: Graph = getattr(graph, "graph", graph)
-    picture = compiled.get_graph()
+    compiled_graph: Graph = getattr(graph, "graph", graph)
+    picture = compiled_graph.get_graph()
     nodes = [Node(name, name.strip("_"), _graph_kind(name)) for name in picture.nodes]
     return nodes, [*_graph_edges(picture.edges)]
 

@@ -227,9 +227,9 @@ RunnableRun = Annotated[tuple[OwnSession, Run], Depends(_to_run)]
 
 
 @router.get("/runs/{run_id}", responses=problems(401, 403, 404, 422, 503))
-async def read_run(found: ReadableRun) -> RunView:
+async def read_run(own_run: ReadableRun) -> RunView:
     """Tell what has become of an input."""
-    _, run = found
+    _, run = own_run
     return RunView.of(run)
 
 
@@ -242,9 +242,11 @@ async def read_run(found: ReadableRun) -> RunView:
         200: {**_STREAM, "description": "The events of the run; the last one is `done`."},
     },
 )
-async def follow_run(found: ReadableRun, last_event_id: Annotated[str, Header()] = "") -> Response:
+async def follow_run(
+    own_run: ReadableRun, last_event_id: Annotated[str, Header()] = ""
+) -> Response:
     """Follow a run from its beginning, or from `Last-Event-ID`, to its end."""
-    own, run = found
+    own, run = own_run
     cursor = cursor_of(last_event_id) if last_event_id else None
     return SessionEvents(own, cursor, run_id=run.id)
 
@@ -252,9 +254,9 @@ async def follow_run(found: ReadableRun, last_event_id: Annotated[str, Header()]
 @router.post(
     "/runs/{run_id}/cancel", status_code=204, responses=problems(401, 403, 404, 409, 422, 503)
 )
-async def cancel_run(found: RunnableRun) -> Response:
+async def cancel_run(own_run: RunnableRun) -> Response:
     """End a run; what it did is kept. One that has ended stays as it is."""
-    own, run = found
+    own, run = own_run
     own.check_takes_part()
     if not run.has_ended:
         await own.session.cancel()

@@ -88,7 +88,7 @@ def card_of(member: object, name: str) -> ServedCard:
     elif isinstance(member, Flow):
         card.members = [card_of(worker, worker.name) for worker in member.participants]
     elif isinstance(member, CompiledTeam):
-        card.members = [card_of(one, one.name) for one in member.participants]
+        card.members = [card_of(part, part.name) for part in member.participants]
     return card
 
 

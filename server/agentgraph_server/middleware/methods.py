@@ -52,13 +52,13 @@ class Methods:
 
         async def receive_until_answered() -> Message:
             message = asyncio.ensure_future(receive())
-            answered = asyncio.ensure_future(is_answered.wait())
+            end = asyncio.ensure_future(is_answered.wait())
             try:
-                await asyncio.wait({message, answered}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({message, end}, return_when=asyncio.FIRST_COMPLETED)
                 return {"type": "http.disconnect"} if is_answered.is_set() else message.result()
             finally:
                 message.cancel()
-                answered.cancel()
+                end.cancel()
 
         async def send_head(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -45,29 +45,29 @@ class Origins(CORSMiddleware):
 
 
 class Hosts:
-    """Middleware: refuses requests to host names that are not of `allowed`; `*.name` is any below.
+    """Middleware: refuses requests to host names that are not of `names`; `*.name` is any below.
 
     What is open to everybody, as health is, is so by any name: probes ask by the address.
     """
 
     def __init__(
-        self, app: ASGIApp, *, allowed: Collection[str], open_paths: Collection[str]
+        self, app: ASGIApp, *, names: Collection[str], open_paths: Collection[str]
     ) -> None:
         self._app = app
-        self._allowed = [name.lower() for name in allowed]
+        self._names = [name.lower() for name in names]
         self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._app
         if scope["type"] == "http" and path_of(scope) not in self._open_paths:
             host = Headers(scope=scope).get("host", "")
-            if not is_allowed_host(host, self._allowed):
+            if not is_allowed_host(host, self._names):
                 detail = "this server does not answer to this host name: set allowed_hosts"
                 answer = problem_response(403, detail, "forbidden_host")
         await answer(scope, receive, send)
 
 
-def is_allowed_host(host: str, allowed: Collection[str]) -> bool:
+def is_allowed_host(host: str, names: Collection[str]) -> bool:
     """Tell whether the header `Host` names one of the allowed hosts, on whichever port."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower()
@@ -75,5 +75,5 @@ def is_allowed_host(host: str, allowed: Collection[str]) -> bool:
         return False
     return any(
         entry in ("*", name) or (entry.startswith("*.") and name.endswith(entry[1:]))
-        for entry in allowed
+        for entry in names
     )

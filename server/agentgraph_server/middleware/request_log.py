@@ -23,6 +23,8 @@ class RequestLog:
     """Middleware: gives a request its id, and logs and answers what fails without an answer.
 
     The id is that of the header `X-Request-ID`, where it has a usable one; the response has it.
+    A failure is answered with the class of the error alone: its text may be anything, a secret too,
+    and is in the log. Errors of agentgraph have their own answers, in `problems`.
     """
 
     def __init__(self, app: ASGIApp, *, expose_errors: bool) -> None:
@@ -33,8 +35,8 @@ class RequestLog:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get(HEADER, "")
-        request_id = given if _SANE_ID.fullmatch(given) else new_id()
+        client_id = Headers(scope=scope).get(HEADER, "")
+        request_id = client_id if _SANE_ID.fullmatch(client_id) else new_id()
         scope.setdefault("state", {})["request_id"] = request_id
         has_begun = False
 
