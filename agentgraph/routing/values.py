@@ -12,7 +12,7 @@ from agentgraph.routing.frozen_json import freeze
 
 T = TypeVar("T")
 
-_MAX_DEPTH = 64
+_MAX_DEPTH = 128
 _MAX_BITS = 14_284
 """Python refuses to convert integers of more than 4,300 digits to text."""
 _MAX_VALUES = 1_000_000

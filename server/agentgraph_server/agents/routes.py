@@ -6,8 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from agentgraph.clock import new_id
-from agentgraph.remote import Principal
 from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.stream import Event
 from agentgraph_server.agents.schemas import (
@@ -22,7 +20,8 @@ from agentgraph_server.agents.schemas import (
 )
 from agentgraph_server.agents.schemas import Thread as ThreadView
 from agentgraph_server.agents.threads import (
-    Thread,
+    Agents,
+    Threads,
     UnknownAgent,
     agent_of,
     agents_of,
@@ -42,14 +41,17 @@ _TURN = problems(403, 404, 409, 422, 502, 503)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
-def _agents(request: Request) -> dict[str, SingleTeam]:
+# Dependencies are coroutines: FastAPI runs others in threads, which takes longer than they do.
+
+
+async def _agents(request: Request) -> Agents:
     return agents_of(request.app.state.served)
 
 
-AgentsOfApp = Annotated[dict[str, SingleTeam], Depends(_agents)]
+AgentsOfApp = Annotated[Agents, Depends(_agents)]
 
 
-def _agent(name: str, agents: AgentsOfApp) -> SingleTeam:
+async def _agent(name: str, agents: AgentsOfApp) -> SingleTeam:
     try:
         return agents[name]
     except KeyError:
@@ -61,25 +63,18 @@ AgentInPath = Annotated[SingleTeam, Depends(_agent)]
 ThreadInPath = Annotated[ThreadId, Path()]
 
 
-class ThreadsOfAgent:
-    """The threads of the agent in the path, by their ids."""
-
-    def __init__(self, agent: AgentInPath, hub: HubOfApp, request: Request) -> None:
-        self._agent, self._hub = agent, hub
-        self._state = request.app.state
-
-    def of(self, principal: Principal, id: str | None) -> Thread:
-        """Return a thread as a principal sees it, a new one without an id."""
-        agent, state = self._agent, self._state
-        earlier = state.earlier_threads[agent.name]
-        return Thread(id or new_id(), agent, self._hub, principal, earlier, state.turns)
+async def _threads(agent: AgentInPath, hub: HubOfApp, request: Request) -> Threads:
+    state = request.app.state
+    return Threads(agent, hub, state.earlier_threads[agent.name], state.turns)
 
 
-Threads = Annotated[ThreadsOfAgent, Depends()]
+ThreadsInPath = Annotated[Threads, Depends(_threads)]
 
 
 @router.post("/agents/{name}/completion", response_model=Answer, responses=_TURN)
-async def complete(threads: Threads, body: Prompt, principal: Runner, request: Request) -> Response:
+async def complete(
+    threads: ThreadsInPath, body: Prompt, principal: Runner, request: Request
+) -> Response:
     """Answer a prompt; a client that goes away ends the run."""
     thread = threads.of(principal, body.thread_id)
     turn = await begin_turn(thread, body.prompt, streams=False)
@@ -93,7 +88,7 @@ async def complete(threads: Threads, body: Prompt, principal: Runner, request: R
     responses={**_TURN, 200: {**_STREAM, "description": "The events of the turn, then `done`."}},
 )
 async def stream_completion(
-    threads: Threads, body: Prompt, principal: Runner, request: Request
+    threads: ThreadsInPath, body: Prompt, principal: Runner, request: Request
 ) -> Response:
     """Answer a prompt, telling all that happens as it happens."""
     thread = threads.of(principal, body.thread_id)
@@ -107,7 +102,7 @@ async def stream_completion(
     responses={**_TURN, 200: _STREAM},
 )
 async def resume(
-    threads: Threads, body: Decisions, principal: Decider, request: Request
+    threads: ThreadsInPath, body: Decisions, principal: Decider, request: Request
 ) -> Response:
     """Go on with decisions; as a stream, where the client accepts `text/event-stream`."""
     thread = threads.of(principal, body.thread_id)
@@ -131,7 +126,9 @@ async def describe_agent(agent: AgentInPath, principal: Reader) -> AgentDetail:
 
 
 @router.get("/agents/{name}/threads/{thread_id}", responses=problems(403, 404, 422, 503))
-async def read_thread(threads: Threads, thread_id: ThreadInPath, principal: Reader) -> ThreadView:
+async def read_thread(
+    threads: ThreadsInPath, thread_id: ThreadInPath, principal: Reader
+) -> ThreadView:
     """Return a conversation, and what it waits for."""
     content = await threads.of(principal, thread_id).read()
     return ThreadView(
@@ -147,7 +144,9 @@ async def read_thread(threads: Threads, thread_id: ThreadInPath, principal: Read
     status_code=204,
     responses=problems(403, 404, 409, 422, 503),
 )
-async def forget_thread(threads: Threads, thread_id: ThreadInPath, principal: Runner) -> Response:
+async def forget_thread(
+    threads: ThreadsInPath, thread_id: ThreadInPath, principal: Runner
+) -> Response:
     """Delete a conversation; one that is not there is as good as deleted."""
     await threads.of(principal, thread_id).forget()
     return Response(status_code=204)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from langchain_core.messages import AnyMessage
 
 from agentgraph import Agent, AgentGraphError, Flow
+from agentgraph.clock import new_id
 from agentgraph.errors import RoutingError, SessionError
 from agentgraph.outcomes import Interrupt
 from agentgraph.remote import Principal
@@ -34,7 +36,11 @@ class UnknownThread(AgentGraphError):
     code = "unknown_thread"
 
 
-def agents_of(teams: Teams) -> dict[str, SingleTeam]:
+Agents: TypeAlias = Mapping[str, SingleTeam]
+"""The agents and flows that are served, by name."""
+
+
+def agents_of(teams: Teams) -> Agents:
     """Return those of what is served that have threads: agents and flows."""
     return {
         name: team
@@ -58,20 +64,27 @@ class ThreadContent:
     is_busy: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """The threads of one agent."""
+
+    team: SingleTeam
+    hub: Hub
+    earlier: EarlierThreads
+    turns: set[object]
+    """The turns that are under way on this server, which ends them when it stops."""
+
+    def of(self, principal: Principal, id: str | None) -> Thread:
+        """Return a thread as a principal sees it; a new one without an id."""
+        return Thread(self, principal, new_id() if id is None else id)
+
+
 class Thread:
     """A thread as a principal sees it, which may not have begun yet."""
 
-    def __init__(
-        self,
-        id: str,
-        team: SingleTeam,
-        hub: Hub,
-        principal: Principal,
-        earlier: EarlierThreads,
-        turns: set[object],
-    ) -> None:
-        self.id, self.team, self.hub, self.turns = id, team, hub, turns
-        self._principal, self._earlier = principal, earlier
+    def __init__(self, threads: Threads, principal: Principal, id: str) -> None:
+        self.id, self.team, self.hub, self.turns = id, threads.team, threads.hub, threads.turns
+        self._principal, self._earlier = principal, threads.earlier
         # What earlier versions have stored knows no tenants.
         self._may_be_earlier = principal.tenant == DEFAULT_TENANT
 

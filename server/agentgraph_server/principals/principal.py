@@ -67,10 +67,10 @@ def principal_of(connection: HTTPConnection) -> Principal:
     return principal
 
 
-def _needs(scope: str) -> Callable[[Request], Principal]:
+def _needs(scope: str) -> Callable[[Request], Awaitable[Principal]]:
     """Return a dependency: the principal, which must have a scope."""
 
-    def check(request: Request) -> Principal:
+    async def check(request: Request) -> Principal:  # no thread is needed for it
         principal = principal_of(request)
         if scope not in principal.scopes:
             raise Forbidden(f"{principal.name!r} lacks the scope {scope!r}, which this needs")

@@ -200,7 +200,7 @@ def test_every_missing_key_of_a_graph_is_told() -> None:
         ),
         (
             part("context_equals", key="k", value=cyclic()),
-            "transitions[0].when.args: the value of 'k' is nested deeper than 64, or holds itself",
+            "transitions[0].when.args: the value of 'k' is nested deeper than 128, or holds itself",
         ),
         (part("from_speaker", agent_id=cyclic()), "transitions[0].when.args.agent_id: is no JSON"),
         (part("from_speaker", agent_id=b"a"), "transitions[0].when.args.agent_id: is no JSON"),
