@@ -10,8 +10,8 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from starlette.requests import HTTPConnection
 from starlette.types import Scope
 
-MAX_DEPTH = 60
-"""How deep a value may be nested: the log of a session has room for 64 levels with its own."""
+MAX_DEPTH = 100
+"""How deep a value may be nested: the log of a session has room for it and for its own levels."""
 
 
 class RequestBody(BaseModel):

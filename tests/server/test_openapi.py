@@ -211,7 +211,7 @@ def test_hostile_bytes_are_answered(client: httpx.Client, content: bytes, kind: 
     check(client.post("/agents/a/completion", content=content, headers={"Content-Type": kind}))
 
 
-@pytest.mark.parametrize("depth", [50, 70, 110, 500, 5_000, 400_000])
+@pytest.mark.parametrize("depth", [50, 90, 110, 500, 5_000, 400_000])
 def test_deep_values_are_answered(client: httpx.Client, depth: int) -> None:
     asked = post(client, "/agents/a/completion", {"prompt": "hi"}).json()
     (question,) = asked["interrupts"]
@@ -223,4 +223,4 @@ def test_deep_values_are_answered(client: httpx.Client, depth: int) -> None:
     answer = client.post("/agents/a/resume", content=content, headers=headers)
 
     check(answer)
-    assert (answer.status_code == 200) == (depth < 60)
+    assert (answer.status_code == 200) == (depth < 100)
