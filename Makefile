@@ -55,7 +55,7 @@ contract-peers: .venv/.stamp $(PEERS)  ## Probe the resume contract on ours and 
 	$(BIN)/python -m benchmarks.contract $(PEER)
 
 pins: .venv/.stamp  ## Resolve the pins in requirements/ again; UPGRADE=--upgrade takes newer ones
-	$(COMPILE) $(UPGRADE) --extra langchain --extra cost --extra cedar --extra notebook \
+	$(COMPILE) $(UPGRADE) --extra auth --extra langchain --extra cost --extra cedar --extra notebook \
 		-o requirements/dev.txt pyproject.toml requirements/dev.in
 	$(COMPILE) $(UPGRADE) -o requirements/bench.txt requirements/bench.in
 	$(COMPILE) $(UPGRADE) -o requirements/langgraph.txt pyproject.toml requirements/langgraph.in

@@ -1,4 +1,4 @@
-"""The command line: `agentgraph serve`, `chat`, `run`, `graph`, `log`, `replay` and `audit`.
+"""The command line: `agentgraph serve`, `chat`, `run`, `graph`, `log`, `replay`, `audit`, `keys`.
 
 `commands` has a module for each command. Commands import what they need inside functions, so that
 they start quickly, and work without the server's packages. `terminal` reads and writes on the
@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from agentgraph import __version__
-from agentgraph.cli.commands import audit, chat, graph, log, replay, run, serve
+from agentgraph.cli.commands import audit, chat, graph, keys, log, replay, run, serve
 
 __all__ = ["app", "main"]
 
@@ -30,6 +30,7 @@ app.command("graph")(graph.graph)
 app.command("log")(log.log)
 app.command("replay")(replay.replay)
 app.command("audit")(audit.audit)
+app.add_typer(keys.keys, name="keys")
 
 
 def _show_version(is_wanted: bool) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import NoReturn
 
 import typer
 
@@ -34,7 +35,7 @@ def errors_reported() -> Iterator[None]:
         fail(str(error))
 
 
-def fail(*faults: str) -> None:
+def fail(*faults: str) -> NoReturn:
     """Write each fault to stderr, and end with status 2."""
     for fault in faults:
         first, *more = clean(fault).split("\n")

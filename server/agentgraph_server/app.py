@@ -26,7 +26,8 @@ from agentgraph_server.middleware.origins import Hosts, Origins
 from agentgraph_server.middleware.request_log import RequestLog
 from agentgraph_server.openapi import document_of, operation_id
 from agentgraph_server.principals.access_control import AccessControl
-from agentgraph_server.principals.principal import OPEN_PATHS, Auth, key_auth
+from agentgraph_server.principals.auth import Auth, auth_of
+from agentgraph_server.principals.principal import OPEN_PATHS
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.settings import Settings
 
@@ -52,8 +53,7 @@ def create_app(
     """
     settings = settings or Settings()
     url = store or settings.store or lasting_url()
-    if auth is None and settings.api_keys:
-        auth = key_auth(settings.api_keys)
+    auth = auth_of(settings) if auth is None else auth
     app = FastAPI(
         title="agentgraph",
         version=__version__,

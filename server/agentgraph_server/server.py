@@ -16,7 +16,7 @@ from agentgraph_server.app import create_app, open_stores
 from agentgraph_server.drain import GRACE_S
 from agentgraph_server.logs import uvicorn_config
 from agentgraph_server.principals.access_control import is_loopback
-from agentgraph_server.principals.principal import Auth
+from agentgraph_server.principals.auth import Auth
 from agentgraph_server.settings import ENV_KEYS, Settings
 
 
@@ -76,7 +76,7 @@ def make_server(
     `create_app` cannot serve.
     """
     settings = settings or Settings()
-    if not is_loopback(host) and auth is None and not settings.api_keys:
+    if not is_loopback(host) and auth is None and not settings.knows_principals:
         raise ConfigurationError(
             f"host={host!r} can be reached by others: set {ENV_KEYS}, or serve on 127.0.0.1"
         )

@@ -47,6 +47,40 @@ class Settings(BaseSettings):
         repr=False,
         description="Keys, each a principal of its own in the tenant `default`.",
     )
+    keys_file: str | None = Field(
+        default=None, description="A file of keys with names, which `agentgraph keys` writes."
+    )
+    jwt_issuer: str | None = Field(
+        default=None, description="Whose tokens are good: the `iss` of an OpenID Connect provider."
+    )
+    jwt_audience: Texts = Field(default=(), description="For whom they are: one of these in `aud`.")
+    jwt_keys: str | None = Field(
+        default=None,
+        description="The file or address of the issuer's public keys; by default it is discovered.",
+    )
+    jwt_algorithms: Texts = Field(
+        default=("RS256", "PS256", "ES256", "ES384", "Ed25519"),
+        description="The algorithms that tokens may be signed by.",
+    )
+    jwt_name_claim: str = Field(default="sub", description="The claim that names the principal.")
+    jwt_tenant_claim: str | None = Field(
+        default=None, description="The claim with its tenant; without one all are in `default`."
+    )
+    jwt_scopes_claim: str | None = Field(
+        default=None, description="The claim with its scopes; without one run, read and decide."
+    )
+    jwt_participant_claim: str | None = Field(
+        default=None, description="The claim with its name in sessions; by default its name."
+    )
+    runs_at_once: int | None = Field(
+        default=None, ge=1, description="The most runs of a principal at once, in each process."
+    )
+    requests_per_minute: int | None = Field(
+        default=None, ge=1, description="The most requests of a principal, in each process."
+    )
+    tokens_per_minute: int | None = Field(
+        default=None, ge=1, description="The most tokens of a principal's runs, in each process."
+    )
     cors_origins: Texts = Field(default=(), description="Origins whose pages may ask; `*` is any.")
     allowed_hosts: Texts = Field(
         default=(), description="Host names to answer to; without any, all."
@@ -82,7 +116,19 @@ class Settings(BaseSettings):
                 code="settings",
             ) from None
 
-    @field_validator("api_keys", "cors_origins", "allowed_hosts", mode="before")
+    @property
+    def knows_principals(self) -> bool:
+        """Whether requests have to say who sends them."""
+        return bool(self.api_keys or self.keys_file or self.jwt_issuer)
+
+    @field_validator(
+        "api_keys",
+        "cors_origins",
+        "allowed_hosts",
+        "jwt_audience",
+        "jwt_algorithms",
+        mode="before",
+    )
     @classmethod
     def _split(cls, value: object) -> object:
         """Split a text at commas: a text is an iterable of letters, which are no keys."""

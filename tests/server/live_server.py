@@ -20,7 +20,7 @@ from agentgraph.clock import clock
 from agentgraph.engines import Engine
 from agentgraph.testing import ScriptedModel
 from agentgraph_server import create_app
-from agentgraph_server.principals.principal import Auth
+from agentgraph_server.principals.auth import Auth
 from agentgraph_server.settings import Settings
 
 PATIENCE_S = 10.0

@@ -27,7 +27,7 @@ def serve(
 ) -> None:
     """Serve agents, teams, flows and graphs over HTTP.
 
-    Beyond this machine only with keys, in AGENTGRAPH_API_KEYS.
+    Beyond this machine only with keys (AGENTGRAPH_KEYS_FILE, AGENTGRAPH_API_KEYS) or tokens.
     """
     from agentgraph.cli.target import SERVED, load_all
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import ipaddress
+import logging
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
@@ -13,13 +14,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agentgraph.remote.principal import inside_principal
+from agentgraph.remote.principal import Principal, inside_principal
 from agentgraph_server.middleware.origins import is_allowed_host
-from agentgraph_server.principals.principal import LOCAL_PATHS, OPEN_PATHS, THIS_MACHINE, Auth
+from agentgraph_server.principals.auth import Auth, IssuerUnavailable, Unauthorized
+from agentgraph_server.principals.principal import (
+    LOCAL_PATHS,
+    OPEN_PATHS,
+    THIS_MACHINE,
+    principal_faults,
+)
 from agentgraph_server.problems import problem_response
 from agentgraph_server.settings import ENV_KEYS
 from agentgraph_server.wire import path_of
 
+_log = logging.getLogger("agentgraph_server")
+
+_NO_KEY = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
+_BROKEN = "the server cannot tell who asks: its log has the reason"
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
 
@@ -53,23 +64,48 @@ class AccessControl:
 
     async def _identify(self, scope: Scope) -> Response | None:
         """Store the principal of a request with it; return a refusal if there is none."""
+        principal: Principal | None = THIS_MACHINE
         if self._auth is None:
-            principal, refusal = THIS_MACHINE, refusal_of_origin(scope, self._allowed_hosts)
+            refusal = refusal_of_origin(scope, self._allowed_hosts)
         else:
-            answer = self._auth(Request(scope))
-            principal = await answer if inspect.isawaitable(answer) else answer  # type: ignore[assignment]
-            path = path_of(scope)
-            is_open = path in OPEN_PATHS or (path in LOCAL_PATHS and is_local(scope))
-            is_open = is_open or principal is not None
-            refusal = None if is_open else _unauthorized()
+            principal, refusal, path = None, None, path_of(scope)
+            if path not in OPEN_PATHS and not (path in LOCAL_PATHS and is_local(scope)):
+                principal, refusal = await identify(self._auth, Request(scope))
         if refusal is None:
             scope.setdefault("state", {})["principal"] = principal
         return refusal
 
 
-def _unauthorized() -> Response:
-    detail = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
-    return problem_response(401, detail, "unauthorized", headers={"WWW-Authenticate": "Bearer"})
+async def identify(auth: Auth, request: Request) -> tuple[Principal | None, Response | None]:
+    """Return who sends a request, or a refusal: 401 if it does not say, or what it says is wrong.
+
+    A principal that cannot own a session gets 403, and what fails in `auth` is logged and a 500:
+    its text may have a secret.
+    """
+    try:
+        answer = auth(request)
+        principal = await answer if inspect.isawaitable(answer) else answer
+    except Unauthorized as error:
+        return None, _unauthorized(str(error), 'Bearer error="invalid_token"')
+    except IssuerUnavailable as error:
+        headers = {"Retry-After": "30"}
+        return None, problem_response(503, str(error), error.code, headers=headers)
+    except Exception as error:
+        _log.error("auth has failed on %s", request.url.path, exc_info=error)
+        return None, problem_response(500, _BROKEN, "auth_failed")
+    if principal is None:
+        return None, _unauthorized(_NO_KEY, "Bearer")
+    if not isinstance(principal, Principal):
+        _log.error("auth has returned %s and no Principal", type(principal).__name__)
+        return None, problem_response(500, _BROKEN, "auth_failed")
+    if faults := principal_faults(principal):
+        return None, problem_response(403, "; ".join(faults), "principal")
+    return principal, None
+
+
+def _unauthorized(detail: str, challenge: str) -> Response:
+    headers = {"WWW-Authenticate": challenge}
+    return problem_response(401, detail, "unauthorized", headers=headers)
 
 
 def is_loopback(host: str) -> bool:

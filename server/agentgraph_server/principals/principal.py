@@ -6,17 +6,17 @@ as one principal that owns everything.
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Awaitable, Callable, Iterable
-from hashlib import sha256
-from typing import Annotated, TypeAlias
+from collections.abc import Callable, Set
+from typing import Annotated
 
 from fastapi import Depends, Request
-from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from agentgraph import AgentGraphError
 from agentgraph.remote import Principal
+from agentgraph.routing.protocols import HUMAN
+from agentgraph.routing.values import short
+from agentgraph.sessions.state.record import TENANT_NAME
 
 SCOPES = ("run", "read", "decide", "operate")
 OPEN_PATHS = frozenset({"/health", "/ok"})
@@ -28,9 +28,6 @@ LOCAL_PATHS = frozenset({"/ready", "/metrics"})
 THIS_MACHINE = Principal("user", scopes=frozenset(SCOPES))
 """Whoever asks a server without keys, from its own machine."""
 
-Auth: TypeAlias = Callable[[Request], Awaitable[Principal | None] | Principal | None]
-"""Returns who sends a request, None if it does not say."""
-
 
 class Forbidden(AgentGraphError):
     """The principal may not do this."""
@@ -38,27 +35,32 @@ class Forbidden(AgentGraphError):
     code = "forbidden"
 
 
-def key_auth(keys: Iterable[str]) -> Auth:
-    """Return the function that knows principals by plain keys, each a principal of its own."""
-    principals = [(key.encode(), Principal(f"key-{_digest(key)}")) for key in keys]
+def principal_faults(principal: Principal) -> list[str]:
+    """Return why a principal can own no session and take part in none."""
+    names = {"name": principal.name, "tenant": principal.tenant, "participant": principal.speaker}
+    faults = [
+        f"{field}={short(value)}: give a text"
+        for field, value in names.items()
+        if not isinstance(value, str) or not value
+    ]
+    if not isinstance(principal.scopes, Set) or not all(
+        isinstance(s, str) for s in principal.scopes
+    ):
+        faults.append(f"scopes={short(principal.scopes)}: give a set of texts")
+    if faults:
+        return faults
+    if not TENANT_NAME.fullmatch(principal.tenant):
+        faults.append(f"nothing can belong to the tenant {short(principal.tenant)}: {_LEGAL}")
+    speaker = principal.speaker
+    if speaker.lower() == HUMAN:
+        faults.append(f"nobody can be called {speaker!r}, which means whoever is no agent")
+    elif not TENANT_NAME.fullmatch(speaker):
+        advice = f"{_LEGAL}, or give the principal a `participant` that does"
+        faults.append(f"nobody can take part in a session as {short(speaker)}: {advice}")
+    return faults
 
-    def authenticate(request: Request) -> Principal | None:
-        token = token_of(request.headers).encode("latin-1")
-        # All keys are compared, in constant time, so that the time does not help in guessing.
-        matches = [principal for key, principal in principals if hmac.compare_digest(token, key)]
-        return matches[0] if matches else None
 
-    return authenticate
-
-
-def token_of(headers: Headers) -> str:
-    """Return the token of `Authorization: Bearer <token>` or `X-API-Key: <token>`, else ""."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-
-
-def _digest(key: str) -> str:
-    return sha256(key.encode()).hexdigest()[:12]
+_LEGAL = "names have 1 to 52 of a-z, A-Z, 0-9, _ and -"
 
 
 def principal_of(connection: HTTPConnection) -> Principal:
