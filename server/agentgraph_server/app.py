@@ -27,6 +27,7 @@ from agentgraph_server.middleware.request_log import RequestLog
 from agentgraph_server.openapi import document_of, operation_id
 from agentgraph_server.principals.access_control import AccessControl
 from agentgraph_server.principals.auth import Auth, auth_of
+from agentgraph_server.principals.limits import Limits
 from agentgraph_server.principals.principal import OPEN_PATHS
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.settings import Settings
@@ -70,6 +71,11 @@ def create_app(
     app.state.opening = asyncio.Lock()
     app.state.open_stores = partial(open_stores, app)
     app.state.settings = settings
+    app.state.limits = Limits(
+        runs_at_once=settings.runs_at_once,
+        requests_per_minute=settings.requests_per_minute,
+        tokens_per_minute=settings.tokens_per_minute,
+    )
     app.state.served = served_by_name(served)
     app.state.earlier_threads = {
         name: EarlierThreads(agent_of(team), url)
@@ -91,7 +97,13 @@ def _add_middleware(app: FastAPI, auth: Auth | None, settings: Settings) -> None
     hosts = settings.allowed_hosts
     app.add_middleware(Methods)
     app.add_middleware(Refusal, drain=app.state.drain)
-    app.add_middleware(AccessControl, auth=auth, max_body=settings.max_body, allowed_hosts=hosts)
+    app.add_middleware(
+        AccessControl,
+        auth=auth,
+        limits=app.state.limits,
+        max_body=settings.max_body,
+        allowed_hosts=hosts,
+    )
     if hosts:
         app.add_middleware(Hosts, names=hosts, open_paths=OPEN_PATHS)
     app.add_middleware(RequestLog, expose_errors=settings.expose_errors)

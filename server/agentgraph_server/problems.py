@@ -29,6 +29,7 @@ from agentgraph.errors import (
 from agentgraph_server.disconnects import ClientDisconnected, ServerStopping
 from agentgraph_server.masking import exposes_errors
 from agentgraph_server.middleware.methods import allow_header
+from agentgraph_server.principals.limits import LimitReached
 
 _log = logging.getLogger("agentgraph_server")
 
@@ -50,6 +51,7 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "forbidden": 403,
     "hub_closed": 503,
     "invite_rejected": 409,
+    "limit_reached": 429,
     "not_ready": 503,
     "payload": 422,
     "quarantined": 503,
@@ -148,6 +150,8 @@ async def _failure(request: Request, error: Exception) -> Response:
     """Respond to an error of agentgraph with the status of its class."""
     assert isinstance(error, AgentGraphError)
     headers = {"Retry-After": "1"} if error.code == "thread_busy" else None
+    if isinstance(error, LimitReached):
+        headers = {"Retry-After": str(error.retry_after_s)}
     detail = str(error) if exposes_errors.get() else error.public
     shows_all = detail == str(error)
     faults = error.faults if isinstance(error, ConfigurationError) and shows_all else ()

@@ -16,6 +16,7 @@ from agentgraph_server.api.own_sessions import (
     ReadableSession,
     find_session,
 )
+from agentgraph_server.api.run_slots import run_slot
 from agentgraph_server.api.runs import BEGIN, Accept, Prefer, begun
 from agentgraph_server.api.sessions import MAX_PAGE, ReceiptView
 from agentgraph_server.principals.principal import Decider
@@ -108,5 +109,7 @@ async def decide(
     `Prefer: wait` and `Accept: text/event-stream` are as for messages.
     """
     sender = None if own.reader is None else own.sender
-    receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
+    with run_slot(request, own.session) as slot:
+        receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
+        slot.run_id = receipt.id
     return await begun(own, receipt.id, request, accept, prefer)

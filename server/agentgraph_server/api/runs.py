@@ -20,6 +20,7 @@ from agentgraph_server.api.own_sessions import (
     RunnableSession,
     find_run,
 )
+from agentgraph_server.api.run_slots import run_slot
 from agentgraph_server.api.sessions import ReceiptView
 from agentgraph_server.principals.principal import Reader, Runner
 from agentgraph_server.problems import problems
@@ -125,7 +126,7 @@ Accept = Annotated[str, Header(include_in_schema=False)]
 
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 BEGIN = {
-    **problems(401, 403, 404, 409, 413, 422, 502, 503),
+    **problems(401, 403, 404, 409, 413, 422, 429, 502, 503),
     200: {"model": AnswerView, **_STREAM, "description": "The answer, or the events of the run."},
 }
 
@@ -145,15 +146,18 @@ async def send_message(
     With `Prefer: wait` the answer comes once the session has settled, with
     `Accept: text/event-stream` the events of the run as they happen.
     """
-    receipt = await own.session.send(
-        own.sender,
-        body.as_draft(),
-        audience=body.audience,
-        causation_id=body.causation_id,
-        idempotency_key=body.idempotency_key,
-        metadata=body.metadata,
-        priority=Priority[body.priority.upper()],
-    )
+    sender = own.sender
+    with run_slot(request, own.session) as slot:
+        receipt = await own.session.send(
+            sender,
+            body.as_draft(),
+            audience=body.audience,
+            causation_id=body.causation_id,
+            idempotency_key=body.idempotency_key,
+            metadata=body.metadata,
+            priority=Priority[body.priority.upper()],
+        )
+        slot.run_id = receipt.id
     return await begun(own, receipt.id, request, accept, prefer)
 
 

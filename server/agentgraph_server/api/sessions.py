@@ -18,6 +18,7 @@ from agentgraph_server.api.own_sessions import (
     RunnableSession,
     find_session,
 )
+from agentgraph_server.api.run_slots import run_slot
 from agentgraph_server.masking import public_fields
 from agentgraph_server.principals.principal import Forbidden, Reader, Runner
 from agentgraph_server.problems import problems
@@ -384,17 +385,25 @@ async def fork_session(
 
 
 @router.post("/sessions/{id}/rewind", status_code=202, responses=_CHANGE)
-async def rewind_session(own: RunnableSession, body: To) -> ReceiptView:
+async def rewind_session(own: RunnableSession, body: To, request: Request) -> ReceiptView:
     """Go back to the state after an envelope, and go on from there, as a run."""
     own.check_owner()
-    return ReceiptView.of(await own.session.rewind(body.to))
+    with run_slot(request, own.session) as slot:
+        receipt = await own.session.rewind(body.to)
+        slot.run_id = receipt.id
+    return ReceiptView.of(receipt)
 
 
 @router.post("/sessions/{id}/release", status_code=202, responses=_CHANGE)
-async def release_session(own: RunnableSession, body: ReleaseTo | None = None) -> ReceiptView:
+async def release_session(
+    own: RunnableSession, request: Request, body: ReleaseTo | None = None
+) -> ReceiptView:
     """Give the conversation back to an agent, as a run."""
     own.check_takes_part()
-    return ReceiptView.of(await own.session.release(body.agent if body else None))
+    with run_slot(request, own.session) as slot:
+        receipt = await own.session.release(body.agent if body else None)
+        slot.run_id = receipt.id
+    return ReceiptView.of(receipt)
 
 
 @router.post("/sessions/{id}/join", status_code=204, responses=_CHANGE)

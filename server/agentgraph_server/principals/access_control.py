@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agentgraph.remote.principal import Principal, inside_principal
 from agentgraph_server.middleware.origins import is_allowed_host
 from agentgraph_server.principals.auth import Auth, IssuerUnavailable, Unauthorized
+from agentgraph_server.principals.limits import LimitReached, Limits
 from agentgraph_server.principals.principal import (
     LOCAL_PATHS,
     OPEN_PATHS,
@@ -45,11 +46,13 @@ class AccessControl:
         app: ASGIApp,
         *,
         auth: Auth | None,
+        limits: Limits,
         max_body: int,
         allowed_hosts: Collection[str] = (),
     ) -> None:
         self._app = app
         self._auth = auth
+        self._limits = limits
         self._max_body = max_body
         self._allowed_hosts = allowed_hosts
 
@@ -59,7 +62,7 @@ class AccessControl:
             return
         refusal = await self._identify(scope)
         answer = self._app if refusal is None else refusal
-        with inside_principal(scope["state"]["principal"] if refusal is None else None):
+        with inside_principal(scope.get("state", {}).get("principal")):
             await answer(scope, _with_size_limit(receive, self._max_body), send)
 
     async def _identify(self, scope: Scope) -> Response | None:
@@ -68,12 +71,20 @@ class AccessControl:
         if self._auth is None:
             refusal = refusal_of_origin(scope, self._allowed_hosts)
         else:
-            principal, refusal, path = None, None, path_of(scope)
-            if path not in OPEN_PATHS and not (path in LOCAL_PATHS and is_local(scope)):
-                principal, refusal = await identify(self._auth, Request(scope))
-        if refusal is None:
-            scope.setdefault("state", {})["principal"] = principal
-        return refusal
+            principal, refusal = await identify(self._auth, Request(scope))
+            path = path_of(scope)
+            if path in OPEN_PATHS or (path in LOCAL_PATHS and is_local(scope)):
+                refusal = None
+        if refusal is not None:
+            return refusal
+        scope.setdefault("state", {})["principal"] = principal
+        if principal is None:
+            return None
+        try:
+            self._limits.count_request(principal)
+        except LimitReached as error:
+            return limit_response(error)
+        return None
 
 
 async def identify(auth: Auth, request: Request) -> tuple[Principal | None, Response | None]:
@@ -101,6 +112,12 @@ async def identify(auth: Auth, request: Request) -> tuple[Principal | None, Resp
     if faults := principal_faults(principal):
         return None, problem_response(403, "; ".join(faults), "principal")
     return principal, None
+
+
+def limit_response(error: LimitReached) -> Response:
+    """Return the response to a request that is one too many."""
+    headers = {"Retry-After": str(error.retry_after_s)}
+    return problem_response(429, str(error), error.code, headers=headers)
 
 
 def _unauthorized(detail: str, challenge: str) -> Response:
