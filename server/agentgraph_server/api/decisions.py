@@ -109,7 +109,8 @@ async def decide(
     `Prefer: wait` and `Accept: text/event-stream` are as for messages.
     """
     sender = None if own.reader is None else own.sender
-    with run_slot(request, own.session) as slot:
-        receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
-        slot.run_id = receipt.id
+    async with own.presence():
+        with run_slot(request, own.session) as slot:
+            receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
+            slot.run_id = receipt.id
     return await begun(own, receipt.id, request, accept, prefer)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from agentgraph.errors import SessionError
+from agentgraph.errors import ConfigurationError, SessionError
 from agentgraph.remote import Principal
 from agentgraph.sessions import Hub, Session
 from agentgraph.sessions.hub.run import Run
@@ -50,11 +52,29 @@ class OwnSession:
     def sender(self) -> str:
         """The participant as which the principal speaks; `Forbidden` if it is none."""
         record, name = self.session.record, self.principal.speaker
-        if name in (*record.agents, record.supervisor):
+        if is_agent(name, (*record.agents, record.supervisor)):
             raise Forbidden(f"{name!r} is an agent of this session: nobody else speaks as it")
         if not self.takes_part:
             raise Forbidden(f"{name!r} takes no part in this session: it can be read and closed")
         return name
+
+    @asynccontextmanager
+    async def presence(self) -> AsyncIterator[None]:
+        """Make `Forbidden` of what is refused inside because the principal is not present.
+
+        Not before: what it has sent once it may send again, and is answered with the receipt.
+        """
+        record, name = self.session.record, self.principal.speaker
+        try:
+            yield
+        except ConfigurationError:
+            state = await self.session.refresh()
+            if name in record.invited and name not in state.participant_order:
+                raise Forbidden(f"{name!r} has left this session: it can be read") from None
+            if name in record.invited and name not in state.acks:
+                text = f"{name!r} is invited: accept that first, by POST …/join"
+                raise Forbidden(text) from None
+            raise
 
     def check_takes_part(self) -> None:
         """Raise `Forbidden` unless the principal takes part in the session, or operates it."""
@@ -65,6 +85,11 @@ class OwnSession:
         """Raise `Forbidden` unless the principal has opened the session, or operates it."""
         if not self.principal.operates and self.principal.speaker != self.session.record.creator:
             raise Forbidden("only who has opened this session may do this")
+
+
+def is_agent(name: str, agents: Iterable[str | None]) -> bool:
+    """Tell whether a name is an agent's, in any case of letters: nobody may look like one."""
+    return name.lower() in [agent.lower() for agent in agents if agent is not None]
 
 
 async def find_session(hub: Hub, session_id: str, principal: Principal) -> OwnSession:

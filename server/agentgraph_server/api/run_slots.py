@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from starlette.requests import Request
 
 from agentgraph import AgentGraphError
+from agentgraph.remote import Principal
 from agentgraph.sessions import Session
 from agentgraph_server.api.own_sessions import hub_of
 from agentgraph_server.principals.limits import Limits
-from agentgraph_server.principals.principal import Principal, principal_of
+from agentgraph_server.principals.principal import principal_of
 
 
 @dataclass(slots=True)

@@ -147,17 +147,18 @@ async def send_message(
     `Accept: text/event-stream` the events of the run as they happen.
     """
     sender = own.sender
-    with run_slot(request, own.session) as slot:
-        receipt = await own.session.send(
-            sender,
-            body.as_draft(),
-            audience=body.audience,
-            causation_id=body.causation_id,
-            idempotency_key=body.idempotency_key,
-            metadata=body.metadata,
-            priority=Priority[body.priority.upper()],
-        )
-        slot.run_id = receipt.id
+    async with own.presence():
+        with run_slot(request, own.session) as slot:
+            receipt = await own.session.send(
+                sender,
+                body.as_draft(),
+                audience=body.audience,
+                causation_id=body.causation_id,
+                idempotency_key=body.idempotency_key,
+                metadata=body.metadata,
+                priority=Priority[body.priority.upper()],
+            )
+            slot.run_id = receipt.id
     return await begun(own, receipt.id, request, accept, prefer)
 
 

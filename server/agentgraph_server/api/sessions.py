@@ -17,6 +17,7 @@ from agentgraph_server.api.own_sessions import (
     ReadableSession,
     RunnableSession,
     find_session,
+    is_agent,
 )
 from agentgraph_server.api.run_slots import run_slot
 from agentgraph_server.masking import public_fields
@@ -46,9 +47,9 @@ class NewSession(RequestBody):
     """Which session is to be opened."""
 
     served: Name
-    id: Name | None = Field(
+    id: Annotated[Name, Field(pattern=r"^[^/]*[^/.][^/]*$")] | None = Field(
         default=None,
-        description="An id of your own; that of an existing session of "
+        description="An id of your own, without slashes; that of an existing session of "
         "yours returns it, if all else agrees.",
     )
     context: JsonObject | None = Field(default=None, description="The session's variables.")
@@ -225,7 +226,7 @@ async def open_session(
 ) -> SessionCard:
     """Open a session with a team, an agent, a flow or a graph, as its creator."""
     settings = {} if body.ttl is None else {"ttl": body.ttl}
-    if principal.speaker in _agents_of(request, body.served):
+    if is_agent(principal.speaker, _agents_of(request, body.served)):
         raise Forbidden(f"{principal.speaker!r} is an agent of {body.served!r}: use another name")
     session = await hub.session(
         body.served,
@@ -242,9 +243,9 @@ async def open_session(
     return SessionCard.of(session)
 
 
-def _agents_of(request: Request, name: str) -> Sequence[str]:
+def _agents_of(request: Request, name: str) -> Sequence[str | None]:
     team = request.app.state.served.get(name)
-    return () if team is None else (team.name, *team.names)
+    return () if team is None else (team.name, *team.names, team.supervisor_name)
 
 
 @router.get("/sessions", responses=problems(401, 403, 404, 422, 503))
@@ -345,14 +346,18 @@ async def read_audit(own: ReadableSession) -> AuditView:
 @router.put("/sessions/{id}/context/{key}", status_code=204, responses=_CHANGE)
 async def set_variable(own: RunnableSession, key: Annotated[Name, Path()], body: Value) -> Response:
     """Set a context variable at once."""
-    await own.session.set_context(key, body.value, sender=own.sender)
+    sender = own.sender
+    async with own.presence():
+        await own.session.set_context(key, body.value, sender=sender)
     return Response(status_code=204)
 
 
 @router.delete("/sessions/{id}/context/{key}", status_code=204, responses=_CHANGE)
 async def delete_variable(own: RunnableSession, key: Annotated[Name, Path()]) -> Response:
     """Delete a context variable at once."""
-    await own.session.delete_context(key, sender=own.sender)
+    sender = own.sender
+    async with own.presence():
+        await own.session.delete_context(key, sender=sender)
     return Response(status_code=204)
 
 

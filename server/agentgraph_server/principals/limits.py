@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from agentgraph import AgentGraphError
 from agentgraph.clock import clock
-from agentgraph_server.principals.principal import Principal
+from agentgraph.remote import Principal
 
 MOST_REMEMBERED = 10_000
 """How many principals have their own account of the last minute: beyond that the one whose last
