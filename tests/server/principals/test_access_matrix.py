@@ -125,7 +125,7 @@ class World:
     ) -> httpx.Response:
         """Send what a route takes, with the ids of the owner or with others."""
         rule = RULES["GET" if method == "HEAD" else method, path]
-        names = {name: quote(id, safe="") for name, id in (self.ids | (ids or {})).items()}
+        names = {name: quote(id, safe="") for name, id in ({**self.ids, **(ids or {})}).items()}
         address = path.format(**names) + rule.query
         headers = {} if key is None else {"X-API-Key": self.keys[key]}
         body = None if method == "HEAD" else rule.body
@@ -211,7 +211,7 @@ def refusals(rule: Rule) -> dict[str | None, int]:
     if rule.scope is not None:
         statuses[f"without {rule.scope}"] = 403
     if rule.of in ("session", "run"):
-        statuses |= {"other person": 404, "other tenant": 404}
+        statuses.update({"other person": 404, "other tenant": 404})
     return statuses
 
 

@@ -73,7 +73,7 @@ async def test_who_is_nobody_takes_nothing_from_the_others(clock: FakeClock) -> 
 
 def answer_of(tokens: int) -> AIMessage:
     usage = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
-    return AIMessage("ok", usage_metadata=usage)  # type: ignore[arg-type]
+    return AIMessage("ok", usage_metadata=usage)
 
 
 async def test_a_run_that_has_used_too_much_is_the_last_for_a_while(clock: FakeClock) -> None:
