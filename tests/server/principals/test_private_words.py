@@ -130,7 +130,7 @@ class Conversation:
             return True
         code = answer.json()["code"]
         assert code in ("session_closed", "round_failed", "model", "output", "silent"), answer.text
-        return code != "session_closed"
+        return bool(code != "session_closed")
 
     async def _questions_of(self, name: str) -> list[str]:
         path = f"/sessions/{self.id}/decisions"
