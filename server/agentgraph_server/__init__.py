@@ -7,8 +7,9 @@ are what goes over the wire. `problems` turns all errors into RFC 9457 problems.
 
 from agentgraph.remote import Principal
 from agentgraph_server.app import create_app
-from agentgraph_server.principals.auth import Auth, Unauthorized, first_of, key_auth
+from agentgraph_server.principals.auth import Auth, Unauthorized, first_of
 from agentgraph_server.principals.key_file import key_file_auth
+from agentgraph_server.principals.ready_made import key_auth
 from agentgraph_server.principals.tokens import ClaimNames, jwt_auth
 from agentgraph_server.server import serve
 from agentgraph_server.settings import Settings

@@ -26,9 +26,10 @@ from agentgraph_server.middleware.origins import Hosts, Origins
 from agentgraph_server.middleware.request_log import RequestLog
 from agentgraph_server.openapi import document_of, operation_id
 from agentgraph_server.principals.access_control import AccessControl
-from agentgraph_server.principals.auth import Auth, auth_of
+from agentgraph_server.principals.auth import Auth
 from agentgraph_server.principals.limits import Limits
 from agentgraph_server.principals.principal import OPEN_PATHS
+from agentgraph_server.principals.ready_made import auth_of
 from agentgraph_server.problems import answer_problems
 from agentgraph_server.settings import Settings
 

@@ -6,14 +6,12 @@ Only the functions import the server, so that other commands work without its pa
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import typer
 
 from agentgraph.cli.exits import errors_reported, fail
-
-if TYPE_CHECKING:
-    from agentgraph_server.principals.key_file import ApiKey, KeyFile
 
 keys = typer.Typer(
     no_args_is_help=True,
@@ -49,8 +47,9 @@ def add(
     """
     with errors_reported():
         from agentgraph.sessions.state.record import seconds_of
+        from agentgraph_server.principals.key_file import KeyFile
 
-        text = _key_file(file).add(
+        text = KeyFile(_path(file)).add(
             name,
             tenant=tenant,
             scopes=[scope.strip() for scope in scopes.split(",") if scope.strip()],
@@ -69,10 +68,12 @@ def list_keys(
 ) -> None:
     """List the keys by name and id, without the keys themselves."""
     with errors_reported():
-        entries = _key_file(file).read()
+        from agentgraph_server.principals.key_file import KeyFile
+
+        entries = [key.to_dict() for key in KeyFile(_path(file)).read()]
         if as_json:
-            for key in entries:
-                typer.echo(json.dumps(_facts_of(key)))
+            for entry in entries:
+                typer.echo(json.dumps(entry))
         elif entries:
             _show(entries)
         else:
@@ -87,51 +88,33 @@ def revoke(
 ) -> None:
     """Revoke all keys of a name, or the one of an id; servers refuse them at once."""
     with errors_reported():
-        revoked_keys = _key_file(file).revoke(name, tenant=tenant)
+        from agentgraph_server.principals.key_file import KeyFile
+
+        revoked_keys = KeyFile(_path(file)).revoke(name, tenant=tenant)
         if not revoked_keys:
             fail(f"there is no key {name!r}: `agentgraph keys list` shows the names and ids")
         for key in revoked_keys:
             typer.echo(f"revoked {key.id} of {key.tenant}/{key.name}")
 
 
-def _key_file(path: str | None) -> KeyFile:
-    from agentgraph_server.principals.key_file import KeyFile
+def _path(path: str | None) -> str:
     from agentgraph_server.settings import Settings
 
     path = path or Settings().keys_file
     if path is None:
         fail("which file? Set AGENTGRAPH_KEYS_FILE, for the server too, or give --file PATH")
-    return KeyFile(path)
+    return path
 
 
-def _facts_of(key: ApiKey) -> dict[str, object]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "tenant": key.tenant,
-        "scopes": list(key.scopes),
-        "participant": key.participant,
-        "created_at": _instant(key.created_at),
-        "expires_at": None if key.expires_at is None else _instant(key.expires_at),
-        "expired": key.has_expired,
-    }
-
-
-def _show(entries: list[ApiKey]) -> None:
+def _show(entries: Sequence[Mapping[str, object]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table("id", "name", "tenant", "scopes", "speaks as", "expires", box=None)
-    for key in entries:
-        end = "never" if key.expires_at is None else _instant(key.expires_at)[:16]
-        if key.has_expired:
-            end = f"expired {end}"
-        scopes = " ".join(key.scopes)
-        table.add_row(key.id, key.name, key.tenant, scopes, key.participant or key.name, end)
+    for entry in entries:
+        end = str(entry["expires_at"] or "never")[:16]
+        speaker = str(entry["participant"] or entry["name"])
+        cells = [str(entry[name]) for name in ("id", "name", "tenant")]
+        scopes = " ".join(map(str, entry["scopes"])) if isinstance(entry["scopes"], list) else ""
+        table.add_row(*cells, scopes, speaker, f"expired {end}" if entry["expired"] else end)
     Console().print(table)
-
-
-def _instant(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

@@ -23,6 +23,7 @@ from agentgraph.errors import ConfigurationError
 from agentgraph.remote import Principal
 from agentgraph_server.principals.auth import Auth, Unauthorized, token_of
 from agentgraph_server.principals.principal import SCOPES, principal_faults
+from agentgraph_server.wire import instant
 
 try:
     import fcntl
@@ -62,6 +63,19 @@ class ApiKey:
     def principal(self) -> Principal:
         """Whom it stands for."""
         return Principal(self.name, self.tenant, frozenset(self.scopes), self.participant)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return what lists show of it, as a JSON object."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "tenant": self.tenant,
+            "scopes": [*self.scopes],
+            "participant": self.participant,
+            "created_at": instant(self.created_at),
+            "expires_at": None if self.expires_at is None else instant(self.expires_at),
+            "expired": self.has_expired,
+        }
 
 
 class KeyFile:
