@@ -42,7 +42,12 @@ def auth_of(settings: Settings) -> Auth | None:
 
 
 def key_auth(keys: Iterable[str]) -> Auth:
-    """Return the function that knows principals by plain keys, each a principal of its own."""
+    """Return the function that knows principals by plain keys, each a principal of its own.
+
+        app = create_app(support, auth=key_auth(["s3cret"]))
+
+    All are in the tenant `default`; the name of each follows from its key.
+    """
     principals = [(key.encode(), Principal(f"key-{_digest(key)}")) for key in keys]
 
     def authenticate(request: Request) -> Principal | None:
