@@ -10,8 +10,7 @@ from starlette.requests import Request
 
 from agentgraph import AgentGraphError
 from agentgraph.remote import Principal
-from agentgraph.sessions import Session
-from agentgraph_server.api.own_sessions import hub_of
+from agentgraph.sessions import Hub, Session
 from agentgraph_server.principals.limits import Limits
 from agentgraph_server.principals.principal import principal_of
 
@@ -50,7 +49,8 @@ def run_slot(request: Request, session: Session) -> Iterator[RunSlot]:
     if slot.run_id is None:
         limits.end_run(principal)
     else:
-        hub_of(request).spawn(_end_of_run(limits, principal, session, slot.run_id))
+        hub: Hub = request.app.state.hub  # open, as the session is one of it
+        hub.spawn(_end_of_run(limits, principal, session, slot.run_id))
 
 
 async def _end_of_run(limits: Limits, principal: Principal, session: Session, run_id: str) -> None:

@@ -67,23 +67,22 @@ class AccessControl:
 
     async def _identify(self, scope: Scope) -> Response | None:
         """Store the principal of a request with it; return a refusal if there is none."""
+        path = path_of(scope)
         principal: Principal | None = THIS_MACHINE
+        is_open = path in OPEN_PATHS or (path in LOCAL_PATHS and is_local(scope))
         if self._auth is None:
             refusal = refusal_of_origin(scope, self._allowed_hosts)
         else:
             principal, refusal = await identify(self._auth, Request(scope))
-            path = path_of(scope)
-            if path in OPEN_PATHS or (path in LOCAL_PATHS and is_local(scope)):
-                refusal = None
+            refusal = None if is_open else refusal
         if refusal is not None:
             return refusal
         scope.setdefault("state", {})["principal"] = principal
-        if principal is None:
-            return None
-        try:
-            self._limits.count_request(principal)
-        except LimitReached as error:
-            return limit_response(error)
+        if principal is not None and not is_open:
+            try:
+                self._limits.count_request(principal)
+            except LimitReached as error:
+                return limit_response(error)
         return None
 
 

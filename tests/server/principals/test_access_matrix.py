@@ -25,7 +25,7 @@ from agentgraph_server.principals.principal import SCOPES
 from agentgraph_server.settings import Settings
 from tests.server.live_server import approve, problem_of
 
-Of = Literal["session", "run", "all", "nobody", "agents"]
+Of = Literal["session", "run", "thread", "all", "nobody", "agents"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Rule:
     scope: str | None
     """The scope without which it is 403."""
     of: Of
-    """`session`, `run`: what of others is 404. `all`: the principal's own, or what all may see.
+    """`session`, `run`, `thread`: what of others is 404. `all`: its own, or what all may see.
     `nobody`: no key is needed. `agents`: the older routes."""
     body: Mapping[str, Any] | None = None
     query: str = ""
@@ -79,15 +79,17 @@ RULES: dict[tuple[str, str], Rule] = {
     ("POST", "/sessions/{id}/decisions/{interrupt_id}"): Rule(
         "decide", "session", {"decision": True}
     ),
-    ("GET", "/agents"): Rule(None, "agents"),
-    ("GET", "/agents/{name}"): Rule(None, "agents"),
-    ("POST", "/agents/{name}/completion"): Rule(None, "agents", {"prompt": "hi"}),
-    ("POST", "/agents/{name}/stream-completion"): Rule(None, "agents", {"prompt": "hi"}),
+    ("GET", "/ok"): Rule(None, "nobody"),
+    ("GET", "/ready"): Rule(None, "nobody"),  # from this machine
+    ("GET", "/agents"): Rule("read", "agents"),
+    ("GET", "/agents/{name}"): Rule("read", "agents"),
+    ("POST", "/agents/{name}/completion"): Rule("run", "agents", {"prompt": "hi"}),
+    ("POST", "/agents/{name}/stream-completion"): Rule("run", "agents", {"prompt": "hi"}),
     ("POST", "/agents/{name}/resume"): Rule(
-        None, "agents", {"thread_id": "t", "decisions": {"q": True}}
+        "decide", "agents", {"thread_id": "t", "decisions": {"q": True}}
     ),
-    ("GET", "/agents/{name}/threads/{thread_id}"): Rule(None, "agents"),
-    ("DELETE", "/agents/{name}/threads/{thread_id}"): Rule(None, "agents"),
+    ("GET", "/agents/{name}/threads/{thread_id}"): Rule("read", "thread"),
+    ("DELETE", "/agents/{name}/threads/{thread_id}"): Rule("run", "agents"),
 }
 """Each route of the server: one that is not here fails `test_every_route_has_its_rule`."""
 
@@ -172,7 +174,7 @@ async def _begin(world: World, id: str | None = None) -> None:
         "sequence": "2",
         "key": "color",
         "name": "Solo",
-        "thread_id": "t",
+        "thread_id": session,
     }
 
 
@@ -200,7 +202,7 @@ async def test_who_may_not_is_refused(tmp_path: Path) -> None:
         assert [one["event_type"] for one in log][-1] == "ag.interrupt"
 
 
-CODES = ("unauthorized", "forbidden", "unknown_session", "unknown_run")
+CODES = ("unauthorized", "forbidden", "unknown_session", "unknown_run", "unknown_thread")
 
 
 def refusals(rule: Rule) -> dict[str | None, int]:
@@ -210,7 +212,7 @@ def refusals(rule: Rule) -> dict[str | None, int]:
     statuses: dict[str | None, int] = {None: 401, "ended": 401}
     if rule.scope is not None:
         statuses[f"without {rule.scope}"] = 403
-    if rule.of in ("session", "run"):
+    if rule.of in ("session", "run", "thread"):
         statuses.update({"other person": 404, "other tenant": 404})
     return statuses
 
