@@ -6,7 +6,7 @@ as one principal that owns everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Awaitable, Callable, Set
 from typing import Annotated
 
 from fastapi import Depends, Request
