@@ -31,17 +31,12 @@ def main(what: str, send_buffer: str = "") -> None:
 
 
 def _ours() -> FastAPI:
-    from langgraph.checkpoint.memory import InMemorySaver
-
     from agentgraph import Agent
     from agentgraph_server import create_app
     from benchmarks.streams import STREAMS, StreamModel
 
-    agents = [
-        Agent(name, model=StreamModel(source=source), checkpointer=InMemorySaver())
-        for name, source in STREAMS.items()
-    ]
-    return create_app(*agents)
+    agents = [Agent(name, model=StreamModel(source=source)) for name, source in STREAMS.items()]
+    return create_app(*agents, store="memory")
 
 
 def _bare(recording: str) -> FastAPI:

@@ -30,7 +30,14 @@ from agentgraph.participant import (
     as_participant,
 )
 from agentgraph.patching import patched
-from agentgraph.routing import AgentTarget, FromSpeaker, HumanTarget, Transition, TransitionGraph
+from agentgraph.routing import (
+    AgentTarget,
+    Finding,
+    FromSpeaker,
+    HumanTarget,
+    Transition,
+    TransitionGraph,
+)
 from agentgraph.routing.values import short
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.rounds.owned_session import OwnedSession
@@ -102,6 +109,10 @@ class SingleTeam(CompiledTeam):
     def participant(self) -> Participant:
         """The agent or graph as a participant."""
         return self.participants[0]
+
+    def check_rules(self, people: Sequence[str], *, is_limited: bool) -> tuple[Finding, ...]:
+        """Return no findings: the rules are the same for every agent, whoever takes part."""
+        return ()
 
     def record(self, session_id: str, **fields: Any) -> SessionRecord:
         """Return the record of a new session; takes the parameters of `new_record`."""
