@@ -140,25 +140,25 @@ class SessionTurn:
     async def events(self) -> AsyncGenerator[Event, None]:
         """Yield all that happens, then questions and answer; raise the error after its event."""
         assert self._buffer is not None  # the turn was begun for a reader
-        settling = asyncio.ensure_future(self._settle())
+        settle_task = asyncio.ensure_future(self._settle())
         stamp, errors = _Stamp(self.thread_id), set[str]()
         try:
-            async with aclosing(_until_done(self._buffer, settling)) as events:
+            async with aclosing(_until_done(self._buffer, settle_task)) as events:
                 async for event in events:
                     if isinstance(event, ErrorEvent):
                         errors |= {event.message, event.public}
                     yield stamp.on(event)
             try:
-                answer, questions = settling.result()
+                answer, questions = settle_task.result()
             except AgentGraphError as error:
                 if str(error) not in errors:
                     yield stamp.on(ErrorEvent.of(error, self.name))
                 raise
-            for closing in _closing_events(answer, questions, self.name):
-                yield stamp.on(closing)
+            for last_event in _closing_events(answer, questions, self.name):
+                yield stamp.on(last_event)
         finally:
-            settling.cancel()
-            await asyncio.wait({settling})
+            settle_task.cancel()
+            await asyncio.wait({settle_task})
 
     async def end(self) -> None:
         """End the turn; what is under way is cancelled, and what it did is kept."""
@@ -172,11 +172,11 @@ class SessionTurn:
         self._turns.discard(self)
 
     async def _cancel(self) -> None:
-        cancelling = asyncio.ensure_future(self._session.cancel("the client left"))
+        cancel_task = asyncio.ensure_future(self._session.cancel("the client left"))
         # The run waits for its reader until it is cancelled: let go before, it would go on.
-        await asyncio.wait({cancelling}, timeout=_PATIENCE_S)
+        await asyncio.wait({cancel_task}, timeout=_PATIENCE_S)
         self._readers.close()
-        await cancelling
+        await cancel_task
 
     async def _settle(self) -> tuple[SessionAnswer, Sequence[OpenQuestion]]:
         """Wait until the session has settled; return the answer, and what is asked."""
@@ -239,9 +239,9 @@ def _accepted(
     if strange or not accepted:
         names = ", ".join(strange or map(str, decisions))
         remark = "" if strange else " (decided already)"
-        awaited = ", ".join(sorted(open_ids)) or "nothing; go on with a message"
+        open_names = ", ".join(sorted(open_ids)) or "nothing; go on with a message"
         raise RoutingError(
-            f"thread {thread_id!r} does not wait for {names}{remark}: it waits for {awaited}",
+            f"thread {thread_id!r} does not wait for {names}{remark}: it waits for {open_names}",
             code="unknown_interrupt",
         )
     return accepted

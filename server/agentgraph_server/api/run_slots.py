@@ -59,6 +59,6 @@ async def _end_of_run(limits: Limits, principal: Principal, session: Session, ru
         tokens = (await session.answer(run_id)).usage.total_tokens
     except AgentGraphError:  # it has failed: what it has used until then counts too
         figures = session.state.used.values()
-        tokens = sum(int(used.get("total_tokens", 0)) for used in figures)
+        tokens = sum(int(usage.get("total_tokens", 0)) for usage in figures)
     finally:
         limits.end_run(principal, tokens)

@@ -31,7 +31,7 @@ from agentgraph_server.wire import path_of
 _log = logging.getLogger("agentgraph_server")
 
 _NO_KEY = "give an API key: Authorization: Bearer <key>, or X-API-Key: <key>"
-_BROKEN = "the server cannot tell who asks: its log has the reason"
+_AUTH_FAILED = "the server cannot tell who asks: its log has the reason"
 _OPEN = f"this server has no API keys and answers its own machine only: set {ENV_KEYS}"
 
 
@@ -96,18 +96,18 @@ async def identify(auth: Auth, request: Request) -> tuple[Principal | None, Resp
         answer = auth(request)
         principal = await answer if inspect.isawaitable(answer) else answer
     except Unauthorized as error:
-        return None, _unauthorized(str(error), 'Bearer error="invalid_token"')
+        return None, _challenge(str(error), 'Bearer error="invalid_token"')
     except IssuerUnavailable as error:
         headers = {"Retry-After": "30"}
         return None, problem_response(503, str(error), error.code, headers=headers)
     except Exception as error:
         _log.error("auth has failed on %s", request.url.path, exc_info=error)
-        return None, problem_response(500, _BROKEN, "auth_failed")
+        return None, problem_response(500, _AUTH_FAILED, "auth_failed")
     if principal is None:
-        return None, _unauthorized(_NO_KEY, "Bearer")
+        return None, _challenge(_NO_KEY, "Bearer")
     if not isinstance(principal, Principal):
         _log.error("auth has returned %s and no Principal", type(principal).__name__)
-        return None, problem_response(500, _BROKEN, "auth_failed")
+        return None, problem_response(500, _AUTH_FAILED, "auth_failed")
     if faults := principal_faults(principal):
         return None, problem_response(403, "; ".join(faults), "principal")
     return principal, None
@@ -119,7 +119,7 @@ def limit_response(error: LimitReached) -> Response:
     return problem_response(429, str(error), error.code, headers=headers)
 
 
-def _unauthorized(detail: str, challenge: str) -> Response:
+def _challenge(detail: str, challenge: str) -> Response:
     headers = {"WWW-Authenticate": challenge}
     return problem_response(401, detail, "unauthorized", headers=headers)
 

@@ -75,17 +75,17 @@ class IssuerKeys:
         """
         if self._fetched_at is None or clock().monotonic() - self._fetched_at > FRESH_S:
             await self._refresh()
-        key = self._known(key_id)
+        key = self._known_key(key_id)
         if key is None:  # the issuer may have changed its keys since
             await self._refresh()
-            key = self._known(key_id)
+            key = self._known_key(key_id)
         if key is None and self._fetched_at is None:
             raise IssuerUnavailable(
                 f"the keys of the issuer {self._issuer!r} cannot be had now: try again later"
             )
         return key
 
-    def _known(self, key_id: str | None) -> Key | None:
+    def _known_key(self, key_id: str | None) -> Key | None:
         if key_id is None:
             return self._keys[0] if len(self._keys) == 1 else None
         return next((key for key in self._keys if key.kid == key_id), None)

@@ -123,8 +123,8 @@ class KeyFile:
             raise ConfigurationError(faults, code="keys")
         text, now = PREFIX + secrets.token_urlsafe(32), clock().wall()
         end = None if expires_in_s is None else now + expires_in_s
-        ordered = tuple(scope for scope in SCOPES if scope in scopes)
-        key = ApiKey(_digest(text), name, tenant, ordered, participant, now, end)
+        own_scopes = tuple(scope for scope in SCOPES if scope in scopes)
+        key = ApiKey(_digest(text), name, tenant, own_scopes, participant, now, end)
         self._change(lambda keys: ([*keys, key], None))
         return text
 
@@ -132,12 +132,12 @@ class KeyFile:
         """Remove the keys of a name, or the one of an id; return them, none if there are none."""
 
         def without(keys: list[ApiKey]) -> tuple[list[ApiKey], list[ApiKey]]:
-            revoked = [
+            revoked_keys = [
                 key
                 for key in keys
                 if name_or_id in (key.name, key.id) and tenant in (None, key.tenant)
             ]
-            return [key for key in keys if key not in revoked], revoked
+            return [key for key in keys if key not in revoked_keys], revoked_keys
 
         return self._change(without)
 

@@ -35,31 +35,31 @@ class LimitReached(AgentGraphError):
 class _Bucket:
     """What is left of an allowance that grows back evenly; it may be overdrawn."""
 
-    left: float
+    amount: float
     at: float
 
 
 class Allowances:
     """So many of something in a minute, for each principal."""
 
-    def __init__(self, per_minute: int | None, what: str) -> None:
+    def __init__(self, per_minute: int | None, label: str) -> None:
         self._most = per_minute
-        self._what = what
+        self._label = label
         self._buckets: OrderedDict[tuple[str, str], _Bucket] = OrderedDict()
 
     def take(self, principal: Principal, count: int) -> None:
         """Take from an allowance; it may be overdrawn, as nobody knows what a run costs before."""
         if self._most is not None:
-            self._bucket_of(principal, self._most).left -= count
+            self._bucket_of(principal, self._most).amount -= count
 
     def check(self, principal: Principal, count: int) -> None:
         """Raise `LimitReached` unless so much is left."""
         if self._most is None:
             return
-        missing = count - self._bucket_of(principal, self._most).left
-        if missing > 0:
-            wait_s = max(1, math.ceil(missing * _MINUTE_S / self._most))
-            text = f"{principal.name!r} may have {self._most:,} {self._what} in a minute"
+        shortfall = count - self._bucket_of(principal, self._most).amount
+        if shortfall > 0:
+            wait_s = max(1, math.ceil(shortfall * _MINUTE_S / self._most))
+            text = f"{principal.name!r} may have {self._most:,} {self._label} in a minute"
             raise LimitReached(f"{text}: try again in {wait_s} s", wait_s)
 
     def _bucket_of(self, principal: Principal, most: int) -> _Bucket:
@@ -72,8 +72,8 @@ class Allowances:
             bucket = self._buckets[key] = _Bucket(most, now)
         else:
             self._buckets.move_to_end(key)
-            grown = (now - bucket.at) * most / _MINUTE_S
-            bucket.left, bucket.at = min(most, bucket.left + grown), now
+            growth = (now - bucket.at) * most / _MINUTE_S
+            bucket.amount, bucket.at = min(most, bucket.amount + growth), now
         return bucket
 
 
