@@ -22,6 +22,7 @@ __all__ = [
     "GuardEvent",
     "InterruptEvent",
     "ReasoningEvent",
+    "ResetEvent",
     "RoutingEvent",
     "RoutingKind",
     "StageEvent",
@@ -32,6 +33,7 @@ __all__ = [
     "ToolUsageEvent",
     "emit",
     "media_of",
+    "stored_fields",
 ]
 
 StageStatus = Literal["started", "finished", "failed", "replanned", "escalated", "aborted"]
@@ -51,6 +53,9 @@ class Event:
     round: int = 0
     attempt: int = 0
     """The session's round and the attempt at it; 0 outside of a session."""
+    cursor: str = ""
+    """The event's place in its session, from which a stream goes on; "" outside of a session. Not a
+    part of the JSON."""
 
     _place: ClassVar[Collection[str]] = ("round", "attempt")
     """The fields that only a session fills in."""
@@ -66,7 +71,8 @@ class Event:
         Without its round and attempt it is as it would be outside of a session.
         """
         # Outside of a session there are no rounds.
-        omit = {"public"} if self.round and with_round else {"public", *self._place}
+        is_placed = self.round and with_round
+        omit = {"public", "cursor"} if is_placed else {"public", "cursor", *self._place}
         if not getattr(self, "blocks", ()):
             omit.add("blocks")
         try:
@@ -232,6 +238,23 @@ class FinalStateEvent(Event):
     close_reason: str | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResetEvent(Event):
+    """What was streamed of the turns under way is void; this is what they have said so far.
+
+    A session's stream has it where events are missing: a reader was too slow or away for too long,
+    or the process that ran the turn has died and another one begins the turn again. Envelopes are
+    never missing.
+    """
+
+    type: ClassVar[Literal["reset"]] = "reset"
+
+    text: str = ""
+    """The text so far: the events that follow go on after it."""
+    messages: Sequence[Mapping[str, str]] = ()
+    """The same by message: its `agent`, `message_id` and `text`."""
+
+
 AnyEvent: TypeAlias = (
     TokenEvent
     | ReasoningEvent
@@ -245,6 +268,7 @@ AnyEvent: TypeAlias = (
     | InterruptEvent
     | ErrorEvent
     | FinalStateEvent
+    | ResetEvent
 )
 """Every event of a run. Compare `event.type`, and a type checker knows the fields of the event.
 
@@ -262,6 +286,20 @@ async def emit(event: Event) -> None:
     run = emitting_run()
     if run is not None and run.tell is not None:
         await run.tell(event)
+
+
+def stored_fields(event: Event) -> dict[str, object]:
+    """Return the fields of an event as JSON, without its place and those that are as by default."""
+    values = {
+        field.name: value
+        for field in fields(event)
+        if (value := getattr(event, field.name)) != field.default and field.name != "cursor"
+    }
+    try:
+        stored: dict[str, object] = from_json(_as_json(values))
+    except PydanticSerializationError:
+        stored = from_json(_as_json({name: _jsonable(value) for name, value in values.items()}))
+    return stored
 
 
 def media_of(message: BaseMessage) -> tuple[Mapping[str, object], ...]:

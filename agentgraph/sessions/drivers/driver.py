@@ -28,6 +28,7 @@ from agentgraph.running import inside_ownership
 from agentgraph.sessions.drivers.execution import Execution, ExecutionHub
 from agentgraph.sessions.drivers.lease import is_gone
 from agentgraph.sessions.drivers.quarantine import QuarantinedSession, check_records, load_readable
+from agentgraph.sessions.drivers.subscribers import Subscribers
 from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_ROUND_FAILED, Envelope
 from agentgraph.sessions.log import InboxEntry, StoredSession
 from agentgraph.sessions.log.protocol import DamagedSession, is_unknown
@@ -61,6 +62,7 @@ class OtherDrivers(Protocol):
 class DriverHub(ExecutionHub, Protocol):
     """What a driver needs of its hub."""
 
+    subscribers: Subscribers
     store: BaseStore | None
 
     @property
@@ -207,6 +209,8 @@ class SessionDriver:
             self._task.cancel()
             await asyncio.wait({self._task})
         session = self.session
+        if session is not None and was_running:
+            await self._hub.live.hand_over(session)
         await self._let_go()
         if session is not None:
             # A stop is no failed attempt of the round.
@@ -273,6 +277,8 @@ class SessionDriver:
         # A round that damage has interrupted is no failed attempt.
         was_running = session is not None and session.is_running
         attempts = max(session.attempts - 1, 0) if was_running and session is not None else None
+        if was_running and session is not None:
+            await self._hub.live.hand_over(session)
         with suppress(Quarantined):  # the request itself may be damaged
             await self._carry_out_requests()
         await self._hub.log.release(self._id, self._hub.lease.owner, attempts=attempts)
@@ -306,6 +312,8 @@ class SessionDriver:
     async def _let_go(self) -> None:
         """Drop the state that is valid only while this hub owns the session."""
         execution, self._execution = self._execution, None
+        if execution is not None:
+            self._hub.live.let_go(self._id)
         if execution is not None and execution.supervisor is not None:
             await execution.supervisor.stop()
 
@@ -368,6 +376,7 @@ class SessionDriver:
             handle=handle,
             guards=team.active_guards,
             effects=team.effects,
+            around_append=hub.live.around_append,
         )
         if last_envelopes and last_envelopes[-1].sequence == session.state.sequence:
             session.recent.add(last_envelopes)

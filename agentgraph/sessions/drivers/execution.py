@@ -20,7 +20,7 @@ from agentgraph.routing.frozen_json import thaw
 from agentgraph.running import Ownership, Run, inside_ownership, inside_run
 from agentgraph.sessions.drivers.checkpoints import BufferedSaver
 from agentgraph.sessions.drivers.lease import Lease
-from agentgraph.sessions.drivers.subscribers import Subscribers
+from agentgraph.sessions.drivers.live import LiveEvents
 from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_REWOUND
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.log import InboxEntry, Log
@@ -50,7 +50,7 @@ class ExecutionHub(Protocol):
     saver: BaseCheckpointSaver[Any]
     checkpoints: BufferedSaver
     lease: Lease
-    subscribers: Subscribers
+    live: LiveEvents
 
     def ownership(self, session_id: str, epoch: int) -> Ownership | None:
         """Return the ownership under which checkpoints are written; None if none is checked."""
@@ -252,6 +252,7 @@ class Execution:
     async def _may_try_again(self) -> bool:
         session = self.session
         await session.count_attempt()
+        await self._hub.live.restart(session)
         if session.attempts <= ATTEMPTS:
             return True
         # Compiled first: only compiling the graph registers how its actions are undone.
@@ -275,11 +276,7 @@ class Execution:
         # its lease cannot write into the next owner's checkpoints.
         run = Run(new_id(), session.id, fence=self._verify)
         run.is_resumed = isinstance(graph_input, Command)
-        hub.subscribers.connect(session, run)
-        if hub.subscribers.has_readers(session.id):
-            # Streams read from the store what was appended, ahead of the run's events.
-            for _ in range(2):
-                await session.log.read(session.id, max(session.state.sequence - 1, 0), 1)
+        hub.live.connect(session, run)
         durability = await self._prepare_checkpoints(graph_input)
         with inside_run(run), inside_session(session):
             task = asyncio.ensure_future(

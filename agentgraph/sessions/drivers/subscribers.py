@@ -1,39 +1,25 @@
-"""The subscribers of a hub's sessions: waiters for a change, readers of live events, handlers."""
+"""The subscribers of a hub's sessions: waiters for a change, and handlers of envelopes."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
 import logging
-from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from weakref import WeakSet
 
-from langchain_core.callbacks import BaseCallbackHandler
-
 from agentgraph.errors import SessionError
-from agentgraph.running import Run, current_run
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_CLOSED, Envelope
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.log.rows import unknown_session
-from agentgraph.sessions.rounds.owned_session import OwnedSession
-from agentgraph.sessions.rounds.round import current_attempt, current_round
-from agentgraph.sessions.state.visibility import Audience
-from agentgraph.stream import AnyEvent, Event
-from agentgraph.telling import EventBuffer, EventEmitter, ModelCallbacks, PutEvent
 
 logger = logging.getLogger("agentgraph")
 
-_QUEUE_SIZE = 64
 _BATCH = 200
 
-EventQueue: TypeAlias = asyncio.Queue[AnyEvent | None]
-"""The live events of a session; None marks the end."""
-Item: TypeAlias = Envelope | AnyEvent
 Handler: TypeAlias = Callable[[Envelope], Any]
 MaySee: TypeAlias = Callable[[Envelope], bool]
 """Tells whether a reader may see an envelope."""
@@ -41,19 +27,12 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], object]
 
 
 class Subscribers:
-    """Wakes the tasks that wait for a change of a session, and passes on live events of its runs.
-
-    Live events are lost if no reader takes them, or a reader is too slow. The log has everything
-    that must not be lost.
-    """
+    """Wakes the tasks that wait for a change of a session."""
 
     def __init__(self) -> None:
         self._changes: dict[str, asyncio.Event] = {}
         self._last_changes: WeakSet[asyncio.Event] = WeakSet()
         """The changes that were the last of their sessions, which were forgotten."""
-        self._queues: dict[str, dict[EventQueue, str | None]] = defaultdict(dict)
-        self._buffers: dict[str, list[EventBuffer]] = defaultdict(list)
-        """The buffers of readers for whom a run waits, by session."""
         self._is_closed = False
 
     async def wait_until(
@@ -85,94 +64,10 @@ class Subscribers:
             if change is not None:
                 change.set()
 
-    def subscribe(self, session_id: str, reader: str | None = None) -> EventQueue:
-        """Return a queue of a session's live events; in a full one they replace the oldest.
-
-        With a `reader` it has only the events of rounds that this participant may see.
-        """
-        queue: EventQueue = asyncio.Queue(_QUEUE_SIZE)
-        self._queues[session_id][queue] = reader
-        return queue
-
-    def unsubscribe(self, session_id: str, queue: EventQueue) -> None:
-        """Stop putting events into a queue."""
-        self._queues[session_id].pop(queue, None)
-        if not self._queues[session_id]:
-            del self._queues[session_id]
-
-    @contextmanager
-    def all_events(self, session_id: str) -> Iterator[EventBuffer]:
-        """Yield a buffer of all live events of a session, whose runs wait for its reader."""
-        buffer = EventBuffer()
-        self._buffers[session_id].append(buffer)
-        try:
-            yield buffer
-        finally:
-            buffer.close()
-            self._buffers[session_id].remove(buffer)
-            if not self._buffers[session_id]:
-                del self._buffers[session_id]
-
-    def connect(self, session: OwnedSession, run: Run) -> None:
-        """Pass on a run's events while the session has readers, who may come and go.
-
-        The callbacks for tokens are requested turn by turn: a turn without readers needs none.
-        """
-        emitter = EventEmitter(run, session.record.team, self._put_in(session), current_attempt)
-
-        def has_readers() -> bool:
-            return self.has_readers(session.id) or session.id in self._buffers
-
-        async def tell(event: Event) -> None:
-            if has_readers():
-                await emitter.emit(event)
-
-        def listeners() -> Sequence[BaseCallbackHandler]:
-            return [ModelCallbacks(emitter)] if current_run() is run and has_readers() else []
-
-        run.tell, session.listeners = tell, listeners
-
-    def has_readers(self, session_id: str) -> bool:
-        """Tell whether anybody reads the live events of a session."""
-        return bool(self._queues.get(session_id))
-
     def close(self) -> None:
-        """End all queues, and wake all waiters."""
+        """Wake all waiters: nothing changes any more."""
         self._is_closed = True
-        for queues in self._queues.values():
-            for queue in queues:
-                _offer(queue, None)
         self.notify()
-
-    def _put_in(self, session: OwnedSession) -> PutEvent:
-        async def put_event(event: AnyEvent) -> None:
-            audience = _audience_here(session)
-            for queue, reader in self._queues.get(session.id, {}).items():
-                if audience is None or reader is None or reader in audience:
-                    _offer(queue, event)
-            for buffer in tuple(self._buffers.get(session.id, ())):
-                await buffer.put(event)
-
-        return put_event
-
-
-def _audience_here(session: OwnedSession) -> Audience:
-    """Return the audience of the round of a session, or of one inside it, that this code runs in.
-
-    The round is asked before the session's state: an event may come late, when the next round, with
-    another audience, has begun.
-    """
-    round = current_round()
-    if round is None:
-        return session.state.audience
-    return round.audience if round.session is session else round.session.outer_audience
-
-
-def _offer(queue: EventQueue, event: AnyEvent | None) -> None:
-    """Put an event into a queue; if it is full, drop the oldest event first."""
-    if queue.full():
-        queue.get_nowait()
-    queue.put_nowait(event)
 
 
 async def watch(
@@ -206,44 +101,6 @@ async def watch(
                 return
         if not batch:
             return
-
-
-async def stream(
-    envelopes: AsyncGenerator[Envelope, None],
-    subscribers: Subscribers,
-    session_id: str,
-    reader: str | None,
-    wake: Callable[[], None],
-) -> AsyncGenerator[Item, None]:
-    """Yield envelopes and live events; call `wake` once the reader is subscribed to events."""
-    events = subscribers.subscribe(session_id, reader)
-    items: asyncio.Queue[Item | BaseException | None] = asyncio.Queue(1)
-
-    async def put_envelopes() -> None:
-        try:
-            async for envelope in envelopes:
-                await items.put(envelope)
-        except Exception as error:
-            await items.put(error)
-        else:
-            await items.put(None)
-
-    async def put_events() -> None:
-        while (event := await events.get()) is not None:
-            await items.put(event)
-
-    tasks = [asyncio.ensure_future(put_envelopes()), asyncio.ensure_future(put_events())]
-    wake()
-    try:
-        while (item := await items.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        subscribers.unsubscribe(session_id, events)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @dataclass(slots=True)

@@ -86,6 +86,11 @@ class Envelope:
             object.__setattr__(self, "metadata", freeze(self.metadata))
 
     @property
+    def cursor(self) -> str:
+        """The envelope's place in its session, from which a stream goes on."""
+        return str(self.sequence)
+
+    @property
     def text(self) -> str:
         """The text of a text or a packet, "" for other types."""
         words = self.event_data.get("body" if self.event_type == EV_PACKET else "text")

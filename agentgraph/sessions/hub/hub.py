@@ -26,6 +26,7 @@ from agentgraph.running import Ownership, leave_run
 from agentgraph.sessions.drivers.checkpoints import BufferedSaver
 from agentgraph.sessions.drivers.drivers import Drivers
 from agentgraph.sessions.drivers.lease import Lease
+from agentgraph.sessions.drivers.live import LiveEvents
 from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
 from agentgraph.sessions.drivers.subscribers import Handler, Handlers, Subscribers
 from agentgraph.sessions.drivers.sweep import Sweep
@@ -41,6 +42,7 @@ from agentgraph.sessions.hub.erasure import check_erasable, erase
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import AppendNotice, Log, SessionQuery, SessionSummary, open_log
 from agentgraph.sessions.log.blobs import copy_blobs
+from agentgraph.sessions.log.live import LiveNotice, WatchNotice
 from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.log.rows import to_ascii, unknown_session
 from agentgraph.sessions.rounds.admission import begin_log
@@ -90,6 +92,7 @@ class Hub:
         self.subscribers = Subscribers()
         self.drivers = Drivers(self, self.engine)
         self.lease = Lease(log, lease_s, self.drivers.wake_all)
+        self.live = LiveEvents(log, self.lease, self.drivers, self.spawn)
         self._sweep = Sweep(log, self.drivers.wake_again, self.drivers.wake_suspended)
         self._teams: dict[str, CompiledTeam] = {}
         self._graphs: dict[str, AnyCompiledGraph] = {}
@@ -158,6 +161,8 @@ class Hub:
         self._unsubscribe = self.log.subscribe(self._on_changed)
         self.spawn(self.lease.keep_alive())
         self.spawn(self._sweep.run())
+        self.spawn(self.live.relay.run())
+        self.live.relay.notice(None)
         await self.spawn(self._sweep.wake_unfinished())
 
     async def drain(self, grace_s: float) -> int:
@@ -189,6 +194,7 @@ class Hub:
             await self.engine.aclose()
         finally:
             self.subscribers.close()
+            self.live.close()
             await self.log.close()
 
     async def __aenter__(self) -> Self:
@@ -377,6 +383,7 @@ class Hub:
             handle.mark_forgotten()
         self._handlers.drop(key)
         self.subscribers.forget(key)
+        self.live.forget(key)
 
     async def fork(self, session: Session, at: int) -> Session:
         """Begin a session with a copy of the envelopes up to `at`; it resumes when it is used."""
@@ -488,11 +495,15 @@ class Hub:
         if driver is not None:
             driver.notice(envelopes)
         self._sweep.schedule(session.due_at)
+        self.live.on_appended(session, envelopes)
         self.subscribers.notify(session.id)
 
     def _on_changed(self, session_id: str | None) -> None:
         """React to a change of the store by a hub of this process or another one."""
         if self._is_closed:
+            return
+        self.live.relay.notice(session_id)
+        if isinstance(session_id, LiveNotice | WatchNotice):
             return
         for name in self._handlers.session_ids:
             if session_id in (None, name) and self.drivers.owned_session(name) is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Protocol
@@ -13,12 +13,15 @@ from langchain_core.messages import AnyMessage
 from agentgraph.display import code, escaped, panel, row
 from agentgraph.errors import ConfigurationError, Quarantined, SessionError
 from agentgraph.sessions.drivers.drivers import Drivers
+from agentgraph.sessions.drivers.live import LiveEvents
 from agentgraph.sessions.drivers.quarantine import load_readable, readable_state
-from agentgraph.sessions.drivers.subscribers import MaySee, Subscribers, stream, watch
+from agentgraph.sessions.drivers.session_stream import Item, SessionStream
+from agentgraph.sessions.drivers.subscribers import MaySee, Subscribers, watch
 from agentgraph.sessions.envelopes.envelope import Envelope, for_participant, visible_to
 from agentgraph.sessions.hub.questions import OpenQuestion, open_questions
 from agentgraph.sessions.hub.run import Run, RunSpan, begins_run, latest_runs
 from agentgraph.sessions.log import Log
+from agentgraph.sessions.log.live import Cursor
 from agentgraph.sessions.log.protocol import DamagedSession
 from agentgraph.sessions.log.rows import unknown_session
 from agentgraph.sessions.rounds.branch import state_at
@@ -37,6 +40,7 @@ class ReaderHub(Protocol):
     log: Log
     subscribers: Subscribers
     drivers: Drivers
+    live: LiveEvents
 
     def check_open(self) -> None:
         """Raise if the hub is closed."""
@@ -226,15 +230,49 @@ class SessionReader:
         return envelopes if reader is None else _for_participant(envelopes)
 
     def stream(
-        self, after: int = 0, *, reader: str | None = None
+        self, after: int | str = 0, *, reader: str | None = None
     ) -> AsyncGenerator[Envelope | AnyEvent, None]:
-        """Yield envelopes, and live events from the rounds that this hub runs.
+        """Yield envelopes, and live events from whichever hub runs the session, in order.
+
+            async for item in session.stream():
+                last = item.cursor
+            async for item in session.stream(last):  # in another process, too
+                ...
+
+        `after` is a sequence, or the `cursor` of what was read last: the stream goes on there.
+        Envelopes are never missing. Where live events of a turn under way are, because the reader
+        was too slow or away too long, or because the turn begins again, there is a `ResetEvent`
+        with what the turn has said so far.
 
         Live events carry their round and attempt: those of an attempt that failed are void.
         `reader` is as for `history`: live events are those of the rounds that this reader may see.
         """
-        hub, envelopes = self._hub, self.watch(after, reader=reader)
-        return stream(envelopes, hub.subscribers, self.key, reader, self.look)
+        return _one_by_one(self.batches(after, reader=reader))
+
+    def batches(
+        self,
+        after: int | str = 0,
+        *,
+        reader: str | None = None,
+        is_last: Callable[[Envelope], bool] = lambda envelope: False,
+    ) -> AsyncGenerator[Sequence[Item], None]:
+        """Yield what `stream` does, as many items at a time as there are.
+
+        It ends with the envelope of which `is_last` is true, whether the reader may see that or
+        not.
+        """
+        hub, may_see = self._hub, self._sight_of(reader)
+        if self._is_forgotten:
+            raise unknown_session(self.id)
+
+        def show(envelope: Envelope) -> Envelope | None:
+            if not may_see(envelope):
+                return None
+            return envelope if reader is None else for_participant(envelope)
+
+        return SessionStream(
+            hub.log, hub.live, self.key, _cursor(after), reader, show, is_last, self.look
+        ).batches()
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""
@@ -351,6 +389,26 @@ async def _for_participant(
     async with aclosing(envelopes):
         async for envelope in envelopes:
             yield for_participant(envelope)
+
+
+async def _one_by_one(
+    batches: AsyncGenerator[Sequence[Item], None],
+) -> AsyncGenerator[Item, None]:
+    async with aclosing(batches):
+        async for items in batches:
+            for item in items:
+                yield item
+
+
+def _cursor(after: object) -> Cursor:
+    if not isinstance(after, str):
+        return Cursor(_sequence(after))
+    try:
+        return Cursor.parse(after)
+    except ValueError:
+        raise ConfigurationError(
+            f"after={after!r}: give the sequence of an envelope, or the cursor of what came last"
+        ) from None
 
 
 def _sequence(after: object) -> int:

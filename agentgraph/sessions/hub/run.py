@@ -77,14 +77,18 @@ class RunSpan:
         """Whether the session has come to rest after the input."""
         return bool(self.envelopes) and not self.state.is_runnable
 
+    def add(self, envelope: Envelope) -> bool:
+        """Add the next envelope of the log; tell whether the session has settled with it."""
+        self.state = fold(self.state, envelope)
+        self.envelopes.append(envelope)
+        return self.has_settled
+
     async def read(self, read_log: Callable[[int, int], Awaitable[list[Envelope]]]) -> None:
         """Read on, up to the end of the run or of the log."""
         while not self.has_settled:
             batch = await read_log(self.state.sequence, _BATCH)
             for envelope in batch:
-                self.state = fold(self.state, envelope)
-                self.envelopes.append(envelope)
-                if self.has_settled:
+                if self.add(envelope):
                     break
             if len(batch) < _BATCH:
                 return

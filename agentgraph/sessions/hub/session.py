@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, overload
 
@@ -15,6 +15,7 @@ from agentgraph.errors import (
     SessionError,
 )
 from agentgraph.routing.protocols import HUMAN
+from agentgraph.sessions.drivers.session_stream import Item
 from agentgraph.sessions.drivers.subscribers import Handler, MaySee
 from agentgraph.sessions.envelopes import envelope as ev
 from agentgraph.sessions.envelopes.draft import (
@@ -30,6 +31,8 @@ from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.questions import decisions_in, late_decision
 from agentgraph.sessions.hub.reader import ReaderHub
+from agentgraph.sessions.hub.run import RunSpan
+from agentgraph.sessions.log.live import Cursor
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state.fold import decision_of, net_context
 from agentgraph.sessions.state.record import SessionRecord
@@ -266,6 +269,24 @@ class Session(SessionInbox):
         if not await self._has_input(id, may_see):
             raise SessionError(f"the session has no input {id!r}", code="unknown_run")
         return await self._admitted(id)
+
+    async def run_batches(
+        self, run_id: str, after: str | None = None, *, reader: str | None = None
+    ) -> AsyncGenerator[Sequence[Item], None]:
+        """Yield what `batches` does of one run: from its input, or from a place, to its end."""
+        envelope = await self.envelope(run_id, reader=reader)
+        span = RunSpan(await state_at(self._hub.log, self.record, envelope.sequence - 1))
+        cursor = max(Cursor.parse(after or "0"), Cursor(envelope.sequence - 1))
+        while span.state.sequence < cursor.sequence and not span.has_settled:
+            count = min(_PAGE, cursor.sequence - span.state.sequence)
+            page = await self._read(span.state.sequence, count)
+            if not page or any(map(span.add, page)):
+                break
+        if not span.has_settled:
+            batches = self.batches(str(cursor), reader=reader, is_last=span.add)
+            async with aclosing(batches):
+                async for items in batches:
+                    yield items
 
     async def interject(self, sender: str, draft: Draft) -> None:
         """Put a draft into the inbox without checks; only the supervisor does this."""

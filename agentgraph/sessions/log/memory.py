@@ -15,6 +15,7 @@ from typing import TypeAlias
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log.listeners import Listeners
+from agentgraph.sessions.log.live import MemoryLiveTable
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
     NO_BLOBS,
@@ -92,6 +93,7 @@ class MemoryLog:
         self._lowest_epoch = 0  # of new sessions
         self._index: dict[_Place, dict[str, _MemorySession]] = {}
         self._listeners = Listeners()
+        self.live = MemoryLiveTable(self, self._leases, self._listeners.notify)
 
     async def open(self) -> None:
         """Do nothing: there is nothing to connect to."""
@@ -331,6 +333,7 @@ class MemoryLog:
         del self._sessions[session_id]
         for place in _places(session.record):
             del self._index[place][session_id]
+        self.live.forget(session_id)
         self._listeners.notify(session_id)
 
     def subscribe(self, listener: ChangeListener) -> Callable[[], None]:

@@ -209,5 +209,30 @@ _RUNS = (
     "CREATE INDEX agentgraph_inbox_ids ON agentgraph_inbox (envelope_id)",
 )
 
-SQLITE: Migrations = (_SQLITE_1, _SQLITE_2, (f"{_BLOBS} WITHOUT ROWID",), (_MILESTONES,), _RUNS)
-POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,), _RUNS)
+# Live events of turns under way, of sessions that another hub than their owner's watches.
+_LIVE = """agentgraph_live (
+        session_id TEXT NOT NULL,
+        sequence BIGINT NOT NULL,
+        attempt BIGINT NOT NULL,
+        number BIGINT NOT NULL,
+        data TEXT NOT NULL,
+        PRIMARY KEY (session_id, sequence, attempt, number)
+    )"""
+_WATCHERS = """agentgraph_watchers (
+        session_id TEXT NOT NULL,
+        owner TEXT NOT NULL,
+        PRIMARY KEY (session_id, owner)
+    )"""
+_SQLITE_6 = (f"CREATE TABLE {_LIVE} WITHOUT ROWID", f"CREATE TABLE {_WATCHERS} WITHOUT ROWID")
+# Unlogged: nobody waits for the disk, and after a crash of the server nobody watches.
+_POSTGRES_6 = (f"CREATE UNLOGGED TABLE {_LIVE}", f"CREATE UNLOGGED TABLE {_WATCHERS}")
+
+SQLITE: Migrations = (
+    _SQLITE_1,
+    _SQLITE_2,
+    (f"{_BLOBS} WITHOUT ROWID",),
+    (_MILESTONES,),
+    _RUNS,
+    _SQLITE_6,
+)
+POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,), _RUNS, _POSTGRES_6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
@@ -24,6 +24,7 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.log import NO_BLOBS, InboxConflict, InboxEntry, Log, StoredSession
 from agentgraph.sessions.log.blobs import NewBlobs
+from agentgraph.sessions.log.live import START, Cursor
 from agentgraph.sessions.rounds.admission import (
     admissible,
     admit_all,
@@ -144,6 +145,14 @@ class OwnedSession:
     recent: RecentEnvelopes = field(default_factory=RecentEnvelopes)
     answers: dict[str, Answers] = field(default_factory=dict)
     """What models have answered on messages that are not admitted yet, by their ids."""
+    live_cursor: Cursor = START
+    """The place of the last live event."""
+    has_void_events: bool = False
+    """Whether a former owner has told live events of a turn that has begun again."""
+    around_append: Callable[[OwnedSession], AbstractAsyncContextManager[None]] = lambda _: (
+        nullcontext()
+    )
+    """Entered around each append: it keeps live events in order with the envelopes."""
     tasks: Tasks = field(init=False)
     blobs: NewBlobs = field(default_factory=NewBlobs)
 
@@ -462,27 +471,28 @@ class OwnedSession:
         attempts = 1 if is_new_round else self.attempts + has_failed
         due_at = next_due(self.record, page.state)
         blobs = self.blobs.of(page.envelopes) if self.blobs.texts else NO_BLOBS
-        await self.log.append(
-            self.id,
-            page.envelopes,
-            self.state.sequence,
-            page.state,
-            epoch=self.epoch,
-            due_at=due_at,
-            admitted_ids=page.admitted_ids,
-            attempts=attempts if attempts != self.attempts else None,
-            blobs=blobs,
-        )
-        if blobs:
-            self.blobs.drop(blobs)
-        self.state, self.attempts, self.due_at = page.state, attempts, due_at
-        self.recent.add(page.envelopes)
-        if is_new_round:
-            self.journals.clear()
-            self.unfinished_usage.clear()
-        for envelope in page.envelopes if self.answers else ():
-            self.answers.pop(envelope.envelope_id, None)
-        self.on_appended(self, page.envelopes)
+        async with self.around_append(self):
+            await self.log.append(
+                self.id,
+                page.envelopes,
+                self.state.sequence,
+                page.state,
+                epoch=self.epoch,
+                due_at=due_at,
+                admitted_ids=page.admitted_ids,
+                attempts=attempts if attempts != self.attempts else None,
+                blobs=blobs,
+            )
+            if blobs:
+                self.blobs.drop(blobs)
+            self.state, self.attempts, self.due_at = page.state, attempts, due_at
+            self.recent.add(page.envelopes)
+            if is_new_round:
+                self.journals.clear()
+                self.unfinished_usage.clear()
+            for envelope in page.envelopes if self.answers else ():
+                self.answers.pop(envelope.envelope_id, None)
+            self.on_appended(self, page.envelopes)
 
 
 async def load_state(log: Log, stored_session: StoredSession) -> SessionState:

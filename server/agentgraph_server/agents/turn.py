@@ -114,7 +114,7 @@ class SessionTurn:
     async def begin(self, begin: Coroutine[Any, Any, Receipt], *, streams: bool) -> None:
         """Begin the turn; with `streams` its run waits for the reader of the events."""
         if streams:
-            all_events = self._hub.subscribers.all_events(self._session.key)
+            all_events = self._hub.live.all_events(self._session.key)
             self._buffer = self._readers.enter_context(all_events)
         self._turns.add(self)  # a server that stops ends it
         beginning = asyncio.ensure_future(begin)

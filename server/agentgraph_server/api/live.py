@@ -1,23 +1,23 @@
 """A session as a stream of Server-Sent Events: its envelopes, and what happens as it happens.
 
-An envelope's `id` is its sequence. That of a live event is `<sequence>.<attempt>.<n>`: the sequence
-of the last envelope before it, the attempt at the round, and its number since that envelope.
+The `id` of each is its place in the session, the same on every connection and every server: of an
+envelope its sequence, of a live event `<sequence>.<attempt>.<n>` (the sequence of the last envelope
+before it, the attempt at the round, and its number since that envelope).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import NamedTuple
 
 from pydantic_core import to_json
 from sse_starlette import EventSourceResponse
 
 from agentgraph import AgentGraphError
 from agentgraph.sessions import Answer, Envelope
-from agentgraph.stream import ErrorEvent, Event, FinalStateEvent
+from agentgraph.stream import AnyEvent, ErrorEvent, Event, FinalStateEvent
 from agentgraph_server.api.own_sessions import OwnSession
 from agentgraph_server.disconnects import ServerStopping
 from agentgraph_server.masking import public_event, public_fields
@@ -25,24 +25,8 @@ from agentgraph_server.streams import SHUTDOWN_GRACE_S, STALLED_S, ShutdownSigna
 
 _log = logging.getLogger("agentgraph_server")
 
-
-class Cursor(NamedTuple):
-    """A place in the events of a session."""
-
-    sequence: int = 0
-    attempt: int = 0
-    number: int = 0
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self)) if self.number else str(self.sequence)
-
-
-def cursor_of(text: str) -> Cursor:
-    """Read the id of an event; what is none is the beginning."""
-    parts = text.split(".")
-    if len(parts) > 3 or not all(part.isascii() and part.isdigit() for part in parts):
-        return Cursor()
-    return Cursor(*(min(int(part), 2**62) for part in parts))
+CURSOR = r"^\d{1,15}(\.\d{1,9}\.\d{1,9})?$"
+"""The pattern of a place in a session."""
 
 
 class SessionEvents(EventSourceResponse):
@@ -55,7 +39,7 @@ class SessionEvents(EventSourceResponse):
     def __init__(
         self,
         own: OwnSession,
-        cursor: Cursor | None = None,
+        cursor: str | None = None,
         *,
         run_id: str | None = None,
         is_live: bool = True,
@@ -65,9 +49,9 @@ class SessionEvents(EventSourceResponse):
         if run_id is not None:
             frames = _frames_of_run(own, run_id, cursor, shutdown)
         elif is_live:
-            frames = _frames(own, cursor or Cursor(), shutdown)
+            frames = _frames(own.session.batches(cursor or 0, reader=own.reader), shutdown)
         else:
-            frames = _frames_of_log(own, cursor or Cursor())
+            frames = _frames_of_log(own, cursor or "0")
         super().__init__(
             frames,
             headers=headers,
@@ -77,54 +61,44 @@ class SessionEvents(EventSourceResponse):
         )
 
 
-async def _frames_of_log(own: OwnSession, cursor: Cursor) -> AsyncIterator[bytes]:
-    for envelope in await own.session.history(cursor.sequence, reader=own.reader):
-        yield _frame_of_envelope(envelope)
+async def _frames_of_log(own: OwnSession, cursor: str) -> AsyncIterator[bytes]:
+    after = int(cursor.partition(".")[0])
+    for envelope in await own.session.history(after, reader=own.reader):
+        yield _frame_of(envelope)
 
 
 async def _frames(
-    own: OwnSession, cursor: Cursor, shutdown: ShutdownSignal
-) -> AsyncGenerator[bytes, None]:
-    """Yield the frames of a session until it ends, or the server stops."""
-    stamp = Cursor(cursor.sequence)
-    async with aclosing(own.session.stream(cursor.sequence, reader=own.reader)) as items:
-        while (item := await shutdown.next_of(items)) is not None:
-            if isinstance(item, Envelope):
-                stamp = Cursor(item.sequence)
-                yield _frame_of_envelope(item)
-            else:
-                stamp = Cursor(stamp.sequence, item.attempt, stamp.number + 1)
-                yield frame(item.type, public_event(item).to_json(), str(stamp))
+    batches: AsyncGenerator[Sequence[Envelope | AnyEvent], None], shutdown: ShutdownSignal
+) -> AsyncIterator[bytes]:
+    """Yield the frames of a session until its stream ends, or the server stops.
+
+    What has happened at once is sent at once: a write to the socket costs more than an event.
+    """
+    last = ""
+    async with aclosing(batches):
+        while (items := await shutdown.next_of(batches)) is not None:
+            last = items[-1].cursor
+            yield b"".join(map(_frame_of, items))
     if shutdown.is_set():
         stopping = ErrorEvent(code=ServerStopping.code, message=str(ServerStopping()))
-        yield frame("error", stopping.to_json(), str(stamp))  # where another server goes on
+        yield frame("error", stopping.to_json(), last)  # where another server goes on
 
 
 async def _frames_of_run(
-    own: OwnSession, run_id: str, cursor: Cursor | None, shutdown: ShutdownSignal
+    own: OwnSession, run_id: str, cursor: str | None, shutdown: ShutdownSignal
 ) -> AsyncIterator[bytes]:
     """Yield the frames of a run, from its own envelope or from a place on, then its end."""
-    if cursor is None:
-        envelope = await own.session.envelope(run_id, reader=own.reader)
-        cursor = Cursor(envelope.sequence - 1)
+    batches = own.session.run_batches(run_id, cursor, reader=own.reader)
+    async for data in _frames(batches, shutdown):
+        yield data
+    if shutdown.is_set():
+        return
     answer = asyncio.ensure_future(own.session.answer(run_id, reader=own.reader))
-    async with aclosing(_frames(own, cursor, shutdown)) as frames:
-        pending = asyncio.ensure_future(anext(frames, None))
-        try:
-            while True:
-                await asyncio.wait({answer, pending}, return_when=asyncio.FIRST_COMPLETED)
-                if answer.done() and not pending.done():
-                    break
-                data = pending.result()
-                if data is None:
-                    break
-                yield data
-                pending = asyncio.ensure_future(anext(frames, None))
-        finally:
-            pending.cancel()
-            await asyncio.wait({pending})
-            answer.cancel()
-            await asyncio.wait({answer})
+    try:
+        await asyncio.wait({answer})
+    finally:
+        answer.cancel()
+        await asyncio.wait({answer})
     for name, event in _end(answer, own, run_id):
         yield frame(name, event.to_json())
 
@@ -154,5 +128,7 @@ def _end(answer: asyncio.Task[Answer], own: OwnSession, run_id: str) -> list[tup
     return [("error", failure), done]
 
 
-def _frame_of_envelope(envelope: Envelope) -> bytes:
-    return frame(envelope.event_type, to_json(public_fields(envelope)), str(envelope.sequence))
+def _frame_of(item: Envelope | AnyEvent) -> bytes:
+    if isinstance(item, Envelope):
+        return frame(item.event_type, to_json(public_fields(item)), item.cursor)
+    return frame(item.type, public_event(item).to_json(), item.cursor)

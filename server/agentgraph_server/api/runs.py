@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from agentgraph.sessions import Answer, Draft, Priority
 from agentgraph.sessions.hub.run import Run, RunStatus
-from agentgraph_server.api.live import SessionEvents, cursor_of
+from agentgraph_server.api.live import CURSOR, SessionEvents
 from agentgraph_server.api.own_sessions import (
     HubOfApp,
     OwnSession,
@@ -122,6 +123,7 @@ class RunView(BaseModel):
 
 RunId = Annotated[Name, Path(description="The id of a run.")]
 Prefer = Annotated[str, Header(description="`wait`, or `wait=<seconds>`: answer when it is done.")]
+LastEventId = Annotated[str, Header(description="The `id` of the event that was read last.")]
 Accept = Annotated[str, Header(include_in_schema=False)]
 
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
@@ -204,17 +206,17 @@ def _wait_of(prefer: str) -> float | None:
 )
 async def follow_session(
     own: ReadableSession,
-    after: Annotated[str, Field(pattern=r"^\d{1,15}(\.\d{1,9}){0,2}$")] = "0",
+    after: Annotated[str, Field(pattern=CURSOR)] = "0",
     live: bool = True,
-    last_event_id: Annotated[str, Header()] = "",
+    last_event_id: LastEventId = "",
 ) -> Response:
     """Follow a session: its envelopes after a sequence, then what happens as it happens.
 
     `Last-Event-ID` continues where a connection broke. With `live=false` it ends at the head.
     """
-    cursor = cursor_of(last_event_id or after)
+    cursor = _place(last_event_id) or after
     state = await own.session.refresh()
-    if state.is_ended and cursor.sequence >= state.sequence:
+    if state.is_ended and int(cursor.partition(".")[0]) >= state.sequence:
         return Response(status_code=204)
     return SessionEvents(own, cursor, is_live=live)
 
@@ -247,13 +249,15 @@ async def read_run(own_run: ReadableRun) -> RunView:
         200: {**_STREAM, "description": "The events of the run; the last one is `done`."},
     },
 )
-async def follow_run(
-    own_run: ReadableRun, last_event_id: Annotated[str, Header()] = ""
-) -> Response:
+async def follow_run(own_run: ReadableRun, last_event_id: LastEventId = "") -> Response:
     """Follow a run from its beginning, or from `Last-Event-ID`, to its end."""
     own, run = own_run
-    cursor = cursor_of(last_event_id) if last_event_id else None
-    return SessionEvents(own, cursor, run_id=run.id)
+    return SessionEvents(own, _place(last_event_id), run_id=run.id)
+
+
+def _place(last_event_id: str) -> str | None:
+    """Return the place after which a client wants to go on; None for what is no place of ours."""
+    return last_event_id if re.match(CURSOR, last_event_id) else None
 
 
 @router.post(

@@ -187,7 +187,7 @@ async def test_run_waits_for_a_reader_of_all_its_events() -> None:
     words = " ".join(str(n) for n in range(2_000))
     async with await Hub.open(serve=[desk(words)]) as hub:
         session = await hub.session("desk")
-        with hub.subscribers.all_events(session.key) as events:
+        with hub.live.all_events(session.key) as events:
             receipt = await session.begin("user", "count")
             for _ in range(200):
                 await clock().sleep(0)

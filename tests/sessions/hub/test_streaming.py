@@ -18,7 +18,14 @@ from agentgraph import (
     TransitionGraph,
     sequence,
 )
-from agentgraph.stream import AIMessageEvent, Event, TokenEvent, ToolResponseEvent, ToolUsageEvent
+from agentgraph.stream import (
+    AIMessageEvent,
+    Event,
+    ResetEvent,
+    TokenEvent,
+    ToolResponseEvent,
+    ToolUsageEvent,
+)
 from agentgraph.testing import Fault, ScriptedModel, call
 from tests.sessions.talk import PATIENCE_S, agent, held, untried
 
@@ -164,7 +171,7 @@ async def test_tokens_of_a_graph_that_is_not_ours_are_told_with_their_round() ->
 
 
 async def test_reader_who_does_not_read_holds_nobody_back_and_gets_every_envelope() -> None:
-    many = " ".join(map(str, range(500)))
+    many = " ".join(map(str, range(5_000)))
     async with held(Team([agent("a", many)], sequence(["a"]))) as session:
         async with asyncio.timeout(PATIENCE_S):
             stream = session.stream()
@@ -174,7 +181,9 @@ async def test_reader_who_does_not_read_holds_nobody_back_and_gets_every_envelop
             told = [first] + [one async for one in stream]
 
     assert [one.sequence for one in told if isinstance(one, Envelope)] == [1, 2, 3, 4]
-    assert len([one for one in told if isinstance(one, TokenEvent)]) < 500
+    assert len([one for one in told if isinstance(one, TokenEvent)]) < 600
+    (reset,) = [one for one in told if isinstance(one, ResetEvent)]
+    assert reset.text + tokens_of(told, 1) == many
 
 
 def tokens_of(told: Sequence[Envelope | Event], round: int) -> str:

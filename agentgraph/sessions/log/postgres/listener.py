@@ -8,6 +8,7 @@ from contextlib import suppress
 import psycopg
 
 from agentgraph.sessions.log.listeners import Listeners
+from agentgraph.sessions.log.live import LiveNotice, WatchNotice
 from agentgraph.sessions.log.postgres.sql import CHANNEL
 from agentgraph.sessions.log.protocol import AppendNotice
 from agentgraph.sessions.log.rows import from_ascii
@@ -19,8 +20,11 @@ RETRY_S = 0.5
 """The pause before reconnecting after a lost connection."""
 
 _MAX_PAYLOAD = 7_000
+# Before the id of a session they say what has happened; `to_ascii` leaves none of them in an id.
 _APPEND_MARK = "\n"
-"""Marks the id of a session as appended to; `to_ascii` leaves no newline in an id."""
+_LIVE_MARK = "\t"
+WATCH_PAYLOAD = "\r"
+"""The payload that says that a hub has begun, or ceased, to watch a session."""
 
 
 def payload_of(session_id: str, *, is_append: bool = False) -> str:
@@ -30,6 +34,23 @@ def payload_of(session_id: str, *, is_append: bool = False) -> str:
     """
     mark = _APPEND_MARK if is_append else ""
     return f"{mark}{session_id}" if len(session_id) <= _MAX_PAYLOAD else ""
+
+
+def live_payload_of(session_id: str) -> str:
+    """Return the payload which says that a session has new live events."""
+    return f"{_LIVE_MARK}{session_id if len(session_id) <= _MAX_PAYLOAD else ''}"
+
+
+def _notice_of(payload: str) -> str | None:
+    """Return what listeners are called with."""
+    mark, session_id = payload[:1], from_ascii(payload.lstrip("\n\t\r"))
+    if mark == WATCH_PAYLOAD:
+        return WatchNotice()
+    if mark == _LIVE_MARK:
+        return LiveNotice(session_id)
+    if mark == _APPEND_MARK and session_id:
+        return AppendNotice(session_id)
+    return session_id or None
 
 
 class NotificationListener:
@@ -86,7 +107,4 @@ class NotificationListener:
             await connection.close()
 
     def _forward(self, payload: str) -> None:
-        session_id = from_ascii(payload.removeprefix(_APPEND_MARK)) or None
-        if session_id is not None and payload.startswith(_APPEND_MARK):
-            session_id = AppendNotice(session_id)
-        self._listeners.notify(session_id)
+        self._listeners.notify(_notice_of(payload))

@@ -29,6 +29,7 @@ from agentgraph.sessions.log.postgres.connection import (
     migrate,
 )
 from agentgraph.sessions.log.postgres.listener import NotificationListener, payload_of
+from agentgraph.sessions.log.postgres.live import PostgresLiveTable
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
     NO_BLOBS,
@@ -84,6 +85,11 @@ class PostgresLog:
         self._server_listener: NotificationListener | None = None
         self._appends = Appends(self._do)
         self._forget_at_exit: Callable[[], None] = lambda: None
+
+    @property
+    def live(self) -> PostgresLiveTable:
+        """The live events of sessions that other processes watch."""
+        return PostgresLiveTable(self._ask)
 
     async def open(self) -> None:
         async with self._open_lock:

@@ -35,22 +35,23 @@ class SessionFile:
     def __init__(self, path: str) -> None:
         self._path = path
         self._last_change = 0, 0  # `_version` and `_changes` at the last look
+        self._last_watchers: list[r.Row] = []
         self._uncommitted_changes = 0  # how much the open transaction adds to `_changes`
         self._is_shared = False
-        self._connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
+        self.connection = sqlite3.connect(path, timeout=TIMEOUT_S, isolation_level=None)
         try:
             # All text was written as ASCII. Other bytes are torn data of one session, which must
             # not make the list of all sessions fail.
-            self._connection.text_factory = _decode
+            self.connection.text_factory = _decode
             self._set_up()
             self._last_change = self._version(), self._changes()
         except BaseException:
-            self._connection.close()
+            self.connection.close()
             raise
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self.connection.close()
 
     def create(
         self,
@@ -73,7 +74,7 @@ class SessionFile:
             if cursor.rowcount < 1:
                 return False
             places = [(label, columns["tenant"], cursor.lastrowid) for label in labels]
-            self._connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
+            self.connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
             self._add(session_id, rows, keys, base=0)
             self._add_milestone(session_id, 0, len(rows), columns["snapshot"])
             self._uncommitted_changes += 1
@@ -101,7 +102,7 @@ class SessionFile:
             self._add_blobs(values["session_id"], blobs)
             if admitted_ids:
                 entries = [(values["session_id"], r.to_ascii(key)) for key in admitted_ids]
-                self._connection.executemany(
+                self.connection.executemany(
                     "DELETE FROM agentgraph_inbox WHERE session_id = ? AND envelope_id = ?", entries
                 )
             if columns["status"] in FINAL_STATUSES and self._has_inbox(values["session_id"]):
@@ -118,7 +119,7 @@ class SessionFile:
             ordinal = "SELECT ordinal FROM agentgraph_sessions WHERE session_id = ?"
             ((after,),) = self._rows(query.after, ordinal, (r.to_ascii(query.after),))
         statement, values = listing(query, after, ":{}".format)
-        return self._connection.execute(statement, values).fetchall()
+        return self.connection.execute(statement, values).fetchall()
 
     def read(self, session_id: str, after: int, limit: int | None) -> list[r.Row]:
         # At least one row: a session without more envelopes gives one row, an unknown session none.
@@ -138,7 +139,7 @@ class SessionFile:
         ]
 
     def sessions_with(self, envelope_id: str) -> list[r.Row]:
-        return self._connection.execute(
+        return self.connection.execute(
             sql.SESSIONS_WITH, {"id": r.to_ascii(envelope_id)}
         ).fetchall()
 
@@ -234,11 +235,11 @@ class SessionFile:
             self._count_change()
 
     def unfinished_sessions(self, now: float) -> list[r.Row]:
-        return self._connection.execute(sql.UNFINISHED_SESSIONS, (now,)).fetchall()
+        return self.connection.execute(sql.UNFINISHED_SESSIONS, (now,)).fetchall()
 
     def owned_sessions(self, owner: str) -> list[r.Row]:
         query = "SELECT session_id FROM agentgraph_sessions WHERE owner = ? ORDER BY ordinal"
-        return self._connection.execute(query, (r.to_ascii(owner),)).fetchall()
+        return self.connection.execute(query, (r.to_ascii(owner),)).fetchall()
 
     def next_due(self, after: float) -> float | None:
         query = "SELECT min(due_at) FROM agentgraph_sessions WHERE due_at > ?"
@@ -247,7 +248,7 @@ class SessionFile:
 
     def children(self, session_id: str) -> list[r.Row]:
         query = "SELECT session_id FROM agentgraph_sessions WHERE parent = ? ORDER BY ordinal"
-        return self._connection.execute(query, (r.to_ascii(session_id),)).fetchall()
+        return self.connection.execute(query, (r.to_ascii(session_id),)).fetchall()
 
     def forget(self, session_id: str, epoch: int) -> None:
         """Delete a session under an epoch, with its rows in all tables."""
@@ -271,21 +272,32 @@ class SessionFile:
 
         Checkpoint savers write to the same file all the time, and must not wake the listeners.
         """
-        version, changes = self._last_change
-        if self._version() != version:
-            self._last_change = self._version(), self._changes()
+        changes = self._last_change[1]
+        self._last_change = self._version(), self._changes()
         return self._last_change[1] != changes
+
+    def has_commit(self) -> bool:
+        """Tell whether other connections have committed anything since the last call of both."""
+        return self._version() != self._last_change[0]
+
+    def has_other_watchers(self) -> bool:
+        """Tell whether hubs have begun, or ceased, to watch sessions since the last call."""
+        query = "SELECT session_id, owner FROM agentgraph_watchers"
+        watchers = self.connection.execute(query).fetchall()
+        is_new = watchers != self._last_watchers
+        self._last_watchers = watchers
+        return is_new
 
     def _version(self) -> int:
         """Return a number that changes with commits of other connections, but not with our own."""
-        return int(self._connection.execute("PRAGMA data_version").fetchone()[0])
+        return int(self.connection.execute("PRAGMA data_version").fetchone()[0])
 
     def _changes(self) -> int:
         """Return a number that grows with each change of a session."""
-        return int(self._connection.execute(sql.CHANGES).fetchone()[0])
+        return int(self.connection.execute(sql.CHANGES).fetchone()[0])
 
     def _count_change(self) -> None:
-        self._connection.execute("UPDATE agentgraph_changes SET count = count + 1")
+        self.connection.execute("UPDATE agentgraph_changes SET count = count + 1")
         self._uncommitted_changes += 1
 
     def _add(
@@ -306,20 +318,20 @@ class SessionFile:
             )
             for row in rows
         ]
-        self._connection.executemany(sql.ADD_ENVELOPE, values)
+        self.connection.executemany(sql.ADD_ENVELOPE, values)
         self._uncommitted_changes += len(values)
         if keys:
             self._add_keys(session_id, keys)
 
     def _add_keys(self, session_id: str, keys: Mapping[str, str]) -> None:
-        self._connection.executemany(
+        self.connection.executemany(
             "INSERT INTO agentgraph_keys (session_id, digest, envelope_id) VALUES (?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             [(session_id, key, envelope_id) for key, envelope_id in keys.items()],
         )
 
     def _add_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
-        self._connection.executemany(
+        self.connection.executemany(
             "INSERT INTO agentgraph_blobs (session_id, digest, data) VALUES (?, ?, ?) "
             "ON CONFLICT DO NOTHING",
             [(session_id, digest, data) for digest, data in blobs.items()],
@@ -328,7 +340,7 @@ class SessionFile:
     def _add_milestone(self, session_id: str, head: int, count: int, snapshot: str) -> None:
         if is_milestone_due(head, count):
             values = (session_id, head + count, snapshot)
-            self._connection.execute(sql.ADD_MILESTONE, values)
+            self.connection.execute(sql.ADD_MILESTONE, values)
 
     def _has_inbox(self, session_id: str) -> bool:
         query = "SELECT 1 FROM agentgraph_inbox WHERE session_id = ? LIMIT 1"
@@ -345,7 +357,7 @@ class SessionFile:
         return r.refusal(session_id, self._row(query, r.to_ascii(session_id)), epoch)
 
     def _row(self, query: str, *values: object) -> r.Row | None:
-        row: r.Row | None = self._connection.execute(query, values).fetchone()
+        row: r.Row | None = self.connection.execute(query, values).fetchone()
         return row
 
     def _require_session(self, session_id: str) -> None:
@@ -356,7 +368,7 @@ class SessionFile:
 
     def _rows(self, session_id: str, query: str, values: Any) -> list[r.Row]:
         """Return the rows of an outer join, which returns at least one for a known session."""
-        rows = self._connection.execute(query, values).fetchall()
+        rows = self.connection.execute(query, values).fetchall()
         if not rows:
             raise r.unknown_session(session_id)
         return rows
@@ -364,18 +376,28 @@ class SessionFile:
     @contextmanager
     def _transaction(self) -> Iterator[Callable[..., sqlite3.Cursor]]:
         """Run statements in one transaction, so that all of them are committed or none."""
-        if not self._connection.in_transaction:
+        if not self.connection.in_transaction:
             # IMMEDIATE: a transaction that begins with a read may find the file locked when it
             # first writes, and then fails at once, whatever its timeout.
-            self._connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
         if self._is_shared:
-            yield self._connection.execute
+            yield self.connection.execute
             return
         try:
-            yield self._connection.execute
+            yield self.connection.execute
             self._commit()
         finally:
             self._roll_back()
+
+    @contextmanager
+    def unsynced_transaction(self) -> Iterator[None]:
+        """Run statements in one transaction that a loss of power may take back."""
+        self.connection.execute("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction():
+                yield
+        finally:
+            self.connection.execute("PRAGMA synchronous = FULL")
 
     @contextmanager
     def shared_transaction(self) -> Iterator[Callable[[], None]]:
@@ -391,8 +413,8 @@ class SessionFile:
             self._roll_back()
 
     def _commit(self) -> None:
-        if self._connection.in_transaction:
-            self._connection.execute("COMMIT")
+        if self.connection.in_transaction:
+            self.connection.execute("COMMIT")
         # This connection's own changes must not look like changes by other connections.
         version, changes = self._last_change
         self._last_change = version, changes + self._uncommitted_changes
@@ -401,13 +423,13 @@ class SessionFile:
     def _roll_back(self) -> None:
         """Drop what was not committed."""
         self._uncommitted_changes = 0
-        if self._connection.in_transaction:
-            self._connection.execute("ROLLBACK")
+        if self.connection.in_transaction:
+            self.connection.execute("ROLLBACK")
 
     def _set_up(self) -> None:
         self._set_write_ahead_log()
         # What `append` and `enqueue` have stored when they return must survive a loss of power.
-        self._connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute("PRAGMA synchronous = FULL")
         if self._pending_migrations():
             with self._transaction() as ask:
                 ask(VERSIONS)
@@ -428,7 +450,7 @@ class SessionFile:
         # Where two connections set this at once, one of them fails as locked, whatever its timeout.
         for _ in range(int(TIMEOUT_S / _WAL_PAUSE_S)):
             try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
+                self.connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError:
                 threading.Event().wait(_WAL_PAUSE_S)

@@ -17,6 +17,7 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.listing import labels_of
+from agentgraph.sessions.log.live import LiveNotice, WatchNotice
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
     NO_BLOBS,
@@ -28,11 +29,17 @@ from agentgraph.sessions.log.protocol import (
     StoredSession,
 )
 from agentgraph.sessions.log.sqlite.file import SessionFile
+from agentgraph.sessions.log.sqlite.live import SQLiteLiveTable
 from agentgraph.sessions.log.sqlite.worker import Job, Worker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
 T = TypeVar("T")
+
+POLL_S = 0.05
+"""How often the thread polls: the delay with which it notices changes by other processes."""
+LIVE_POLL_S = 0.02
+"""How often it polls while the process watches sessions that others run."""
 
 
 class _FileAccess:
@@ -46,6 +53,7 @@ class _FileAccess:
         self.path = path
         self.file: SessionFile | None = None
         self.listeners = listeners
+        self.watch_count = 0
         self._notices: list[str | None] | None = None
         """The changes of a shared transaction, of which nobody hears before it is committed."""
 
@@ -110,10 +118,19 @@ class _FileAccess:
     def is_due(self) -> bool:
         return self.file is not None and bool(self.listeners)
 
+    def pause_s(self) -> float:
+        return LIVE_POLL_S if self.watch_count else POLL_S
+
     def poll(self) -> None:
         with suppress(sqlite3.Error):  # locked or gone: the next operation raises that
-            if self.file is not None and self.file.has_changed():
+            if self.file is None or not self.file.has_commit():
+                return
+            if self.file.has_other_watchers():
+                self.listeners.notify(WatchNotice())
+            if self.file.has_changed():
                 self.listeners.notify(None)
+            elif self.watch_count:
+                self.listeners.notify(LiveNotice())
 
     def end(self) -> None:
         file, self.file = self.file, None
@@ -138,6 +155,11 @@ class SQLiteLog:
         self._listeners = Listeners()
         self._access = _FileAccess(path, self._listeners)
         self._worker: Worker | None = None
+
+    @property
+    def live(self) -> SQLiteLiveTable:
+        """The live events of sessions that other processes watch."""
+        return SQLiteLiveTable(self._submit)
 
     async def open(self) -> None:
         if self._worker is None:

@@ -19,8 +19,6 @@ from agentgraph.clock import SystemClock
 
 T = TypeVar("T")
 
-POLL_S = 0.05
-"""How often a worker polls: the delay with which it notices changes by other processes."""
 _EXIT_TIMEOUT_S = 15.0
 """How long the process waits at its exit for the last jobs to finish."""
 _MOST_TOGETHER = 64
@@ -72,6 +70,10 @@ class Poller(Protocol):
         """Tell whether a poll is needed at all."""
         ...
 
+    def pause_s(self) -> float:
+        """Return the time between two polls."""
+        ...
+
     def poll(self) -> None:
         """Look for changes, once."""
         ...
@@ -112,11 +114,11 @@ class Worker:
 
 
 def _work(jobs: _Jobs, poller: Poller) -> None:
-    """Do jobs until one is None; poll every `POLL_S` while that is due, between jobs too."""
+    """Do jobs until one is None; poll as often as the poller wants it, between jobs too."""
     polled_at = float("-inf")
     next_job: Job | None = None  # it was taken, and could not be run with those before it
     while True:
-        wait = POLL_S - (_now() - polled_at) if poller.is_due() else None
+        wait = poller.pause_s() - (_now() - polled_at) if poller.is_due() else None
         if wait is not None and wait <= 0:
             poller.poll()
             polled_at = _now()
