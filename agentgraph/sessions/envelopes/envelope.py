@@ -13,6 +13,7 @@ from agentgraph.routing.frozen_json import FrozenDict, freeze, thaw
 
 EV_TEXT: Final = "ag.msg.text"
 EV_PACKET: Final = "ag.packet"
+EV_WITHDRAWN: Final = "ag.msg.withdrawn"
 EV_CONTEXT_SET: Final = "ag.context.set"
 EV_SESSION_INVITE: Final = "ag.session.invite"
 EV_SESSION_INVITE_ACK: Final = "ag.session.invite.ack"

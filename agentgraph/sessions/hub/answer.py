@@ -20,6 +20,7 @@ from agentgraph.sessions.envelopes.envelope import (
     EV_PACKET,
     EV_REWOUND,
     EV_ROUND_FAILED,
+    EV_WITHDRAWN,
     Envelope,
 )
 from agentgraph.sessions.envelopes.packet import answer_text
@@ -166,7 +167,7 @@ def _interruption_of(envelopes: Sequence[Envelope]) -> str | None:
     return None if is_after else _INTERRUPTIONS[last.event_type]
 
 
-_INTERRUPTIONS = {EV_CANCELLED: "cancelled", EV_REWOUND: "rewound"}
+_INTERRUPTIONS = {EV_CANCELLED: "cancelled", EV_REWOUND: "rewound", EV_WITHDRAWN: "cancelled"}
 
 
 def _path_of(envelopes: Sequence[Envelope], may_see: MaySee) -> str | None:

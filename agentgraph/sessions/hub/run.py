@@ -11,16 +11,25 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.hub.answer import final_failure, guard_of
 from agentgraph.sessions.log import Log
 from agentgraph.sessions.rounds.branch import state_at
-from agentgraph.sessions.state.fold import fold
+from agentgraph.sessions.state.fold import decision_of, fold
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
 
 RunStatus = Literal["pending", "running", "interrupted", "success", "error", "cancelled"]
 
 BEGINNINGS = frozenset(
-    {ev.EV_TEXT, ev.EV_PACKET, ev.EV_DECISION, ev.EV_REWOUND, ev.EV_SESSION_RELEASED}
+    {
+        ev.EV_TEXT,
+        ev.EV_PACKET,
+        ev.EV_WITHDRAWN,
+        ev.EV_DECISION,
+        ev.EV_REWOUND,
+        ev.EV_SESSION_RELEASED,
+    }
 )
 _BATCH = 200
+_FIRST = 16
+"""How many envelopes are read first: most runs have fewer."""
 _INTERRUPTIONS = frozenset({ev.EV_CANCELLED, ev.EV_REWOUND})
 
 
@@ -75,7 +84,14 @@ class RunSpan:
     @property
     def has_settled(self) -> bool:
         """Whether the session has come to rest after the input."""
-        return bool(self.envelopes) and not self.state.is_runnable
+        if not self.envelopes:
+            return False
+        return self._is_withdrawn or not self.state.is_runnable
+
+    @property
+    def _is_withdrawn(self) -> bool:
+        """Whether the input was taken back before anybody was at work on it."""
+        return self.envelopes[0].event_type == ev.EV_WITHDRAWN
 
     def add(self, envelope: Envelope) -> bool:
         """Add the next envelope of the log; tell whether the session has settled with it."""
@@ -85,13 +101,15 @@ class RunSpan:
 
     async def read(self, read_log: Callable[[int, int], Awaitable[list[Envelope]]]) -> None:
         """Read on, up to the end of the run or of the log."""
+        count = _FIRST
         while not self.has_settled:
-            batch = await read_log(self.state.sequence, _BATCH)
+            batch = await read_log(self.state.sequence, count)
             for envelope in batch:
                 if self.add(envelope):
                     break
-            if len(batch) < _BATCH:
+            if len(batch) < count:
                 return
+            count = min(2 * count, _BATCH)
 
     def run(self, may_see: Callable[[Envelope], bool]) -> Run:
         """Return the run; its failure in words only if the reader may see that."""
@@ -108,14 +126,25 @@ class RunSpan:
         )
 
     def _status(self) -> RunStatus:
+        if self._is_withdrawn:
+            return "cancelled"
         if not self.has_settled:
             return "running"
         if self.state.status == "waiting_decision":
             return "interrupted"
         if _is_interrupted(self.envelopes[1:]):
             return "cancelled"
+        if self.state.is_ended and self._has_no_answer:
+            return "cancelled"  # the session was closed first
         failure = final_failure(self.envelopes)
         return "success" if failure is None or guard_of(failure) is not None else "error"
+
+    @property
+    def _has_no_answer(self) -> bool:
+        """Whether the input came in as the session ended, and was only noted."""
+        first = self.envelopes[0]
+        is_noted = first.is_substantive and decision_of(first) is None
+        return is_noted and not any(e.event_type == ev.EV_PACKET for e in self.envelopes[1:])
 
     def _error(self, may_see: Callable[[Envelope], bool]) -> RunFailure | None:
         failure = final_failure(self.envelopes)
@@ -140,12 +169,32 @@ async def latest_runs(
         own = [envelope for envelope in page if begins_run(envelope, record)]
         beginnings += [envelope for envelope in reversed(own) if may_see(envelope)]
         end = start
-    runs: list[Run] = []
-    for envelope in beginnings[:limit]:
-        span = RunSpan(await state_at(log, record, envelope.sequence - 1))
-        await span.read(lambda after, count: log.read(record.key, after, count))
-        runs.append(span.run(may_see))
-    return runs
+    spans = await _spans_of(log, record, [envelope.sequence for envelope in beginnings[:limit]])
+    return [span.run(may_see) for span in spans]
+
+
+async def _spans_of(log: Log, record: SessionRecord, sequences: Sequence[int]) -> list[RunSpan]:
+    """Return the spans of runs that begin at these sequences, the last one first.
+
+    The log is folded once, from the first of them on.
+    """
+    if not sequences:
+        return []
+    state = await state_at(log, record, sequences[-1] - 1)
+    due, spans, begun = set(sequences), list[RunSpan](), list[RunSpan]()
+    while page := await log.read(record.key, state.sequence, _BATCH):
+        for envelope in page:
+            if envelope.sequence in due:
+                spans.append(RunSpan(state))
+                begun.append(spans[-1])
+            state = fold(state, envelope)
+            for span in begun:
+                span.envelopes.append(envelope)
+                span.state = state
+            begun = [span for span in begun if not span.has_settled]
+        if len(spans) == len(due) and not begun:
+            break
+    return spans[::-1]
 
 
 def begins_run(envelope: Envelope, record: SessionRecord) -> bool:

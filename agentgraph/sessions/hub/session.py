@@ -31,9 +31,10 @@ from agentgraph.sessions.hub.answer import Answer, answer_to, with_whole_answer
 from agentgraph.sessions.hub.inbox import SessionInbox
 from agentgraph.sessions.hub.questions import decisions_in, late_decision
 from agentgraph.sessions.hub.reader import ReaderHub
-from agentgraph.sessions.hub.run import RunSpan
+from agentgraph.sessions.hub.run import Run, RunSpan
 from agentgraph.sessions.log.live import Cursor
 from agentgraph.sessions.rounds.branch import state_at
+from agentgraph.sessions.rounds.run_requests import RUN
 from agentgraph.sessions.state.fold import decision_of, net_context
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -412,6 +413,32 @@ class Session(SessionInbox):
         if not isinstance(reason, str):
             raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
         await self._stop(Draft(ev.EV_CANCELLED, {"reason": reason}, priority=Priority.URGENT))
+
+    async def cancel_run(self, run_id: str, reason: str = "cancelled") -> Run:
+        """End one run, and no other; return what has become of it.
+
+            run = await session.cancel_run(receipt.id)
+            run.status  # "cancelled", or how it had ended before
+
+        What waits in the inbox is withdrawn, and never begins. A run under way is cancelled, as
+        `cancel` does it. Raises `SessionError`: `unknown_run`, and `part_of_run` for what was said
+        while another run is under way, which answers it too.
+        """
+        if not isinstance(reason, str):
+            raise ConfigurationError(f"reason={reason!r}: give a string", code="draft")
+        run = await self.run(run_id)
+        if run.has_ended:
+            return run
+        data = {"reason": reason, RUN: run_id}
+        await self._stop(Draft(ev.EV_CANCELLED, data, priority=Priority.URGENT))
+        run = await self.run(run_id)
+        if not run.has_ended and not self._is_inside():
+            raise SessionError(
+                f"run {run_id!r} was said while another run is under way, which it is a part of: "
+                "cancel that one",
+                code="part_of_run",
+            )
+        return run
 
     async def rewind(self, to: int) -> Receipt:
         """Go back to the state after the envelope `to`, and go on from there.

@@ -67,7 +67,8 @@ class InputSpan:
         self.is_known |= (
             decision_of(envelope) is not None or envelope.event_type in _TYPES_THAT_TELL
         )
-        self.is_over = envelope.event_type == ev.EV_SESSION_CLOSED
+        is_withdrawn = envelope.event_type == ev.EV_WITHDRAWN and len(self.envelopes) == 1
+        self.is_over = is_withdrawn or envelope.event_type == ev.EV_SESSION_CLOSED
 
     def _begins_input(self, envelope: Envelope) -> bool:
         """Tell whether an envelope is the next input, and not a part of the work on this one."""

@@ -36,6 +36,7 @@ from agentgraph.sessions.rounds.branch import Branch, state_at
 from agentgraph.sessions.rounds.outer_input import OuterInput
 from agentgraph.sessions.rounds.questions import JUDGE, transcript_of, with_answer
 from agentgraph.sessions.rounds.recent import RecentEnvelopes
+from agentgraph.sessions.rounds.run_requests import RunRequests, run_of_request
 from agentgraph.sessions.rounds.stop_requests import Rewind, Stop
 from agentgraph.sessions.rounds.tasks import Tasks
 from agentgraph.sessions.state.expectations import next_due, overdue
@@ -202,6 +203,7 @@ class OwnedSession:
             self.stop_request = None
             if not entries:
                 return
+            entries = await self._without_run_requests(entries)
             ready, request = admissible(self.state, entries, at_boundary=at_boundary)
             if request is not None and not self.is_undoing:  # what is undone is undone to its end
                 self.stop_request = request
@@ -209,6 +211,15 @@ class OwnedSession:
             if ready:
                 await self._write(lambda page: admit_all(page, ready))
                 self.may_have_inbox |= self.state.is_single and len(ready) > 1
+
+    async def _without_run_requests(self, entries: Sequence[InboxEntry]) -> list[InboxEntry]:
+        """Carry out the requests to cancel single runs that need no stop; return what is left."""
+        if not any(run_of_request(entry) for entry in entries):
+            return [*entries]
+        requests = await RunRequests.among(entries, self.log, self.record)
+        if requests:
+            await self._write(requests.carry_out)
+        return requests.entries
 
     async def admit_at_rest(self, entry: InboxEntry) -> bool:
         """Append a message at once, without the inbox, if nothing is under way and nothing waits.
@@ -275,7 +286,7 @@ class OwnedSession:
         `turns` is what is known of its turns, by speaker.
         """
         async with self.lock:
-            entries = await self.log.inbox(self.id)
+            entries = await self._without_run_requests(await self.log.inbox(self.id))
             earlier, request = before_stop(entries)
             self.stop_request, self.may_have_inbox = None, True
             if request is None or self.state.is_ended:

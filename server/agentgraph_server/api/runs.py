@@ -264,11 +264,10 @@ def _place(last_event_id: str) -> str | None:
     "/runs/{run_id}/cancel", status_code=204, responses=problems(401, 403, 404, 409, 422, 503)
 )
 async def cancel_run(own_run: RunnableRun) -> Response:
-    """End a run; what it did is kept. One that has ended stays as it is."""
+    """End a run; what it did is kept. One that has ended stays as it is, and so do all others."""
     own, run = own_run
     own.check_takes_part()
-    if not run.has_ended:
-        await own.session.cancel()
+    await own.session.cancel_run(run.id)
     return Response(status_code=204)
 
 
