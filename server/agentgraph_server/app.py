@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from agentgraph import __version__
 from agentgraph.engines import LOCAL, Engine, open_engine
 from agentgraph.sessions import Hub
+from agentgraph.sessions.hub.webhooks import Webhooks
 from agentgraph.storage import lasting_url
 from agentgraph_server.agents import routes as agents
 from agentgraph_server.agents.earlier_threads import EarlierThreads
@@ -118,9 +119,12 @@ async def open_stores(app: FastAPI) -> None:
         if app.state.hub is None:
             for threads in app.state.earlier_threads.values():
                 await threads.open()
-            app.state.hub = await Hub.open(
+            hub = await Hub.open(
                 app.state.url, serve=[*app.state.served.values()], engine=app.state.engine
             )
+            app.state.webhooks = Webhooks(hub, hosts=app.state.settings.webhook_hosts)
+            app.state.webhooks.start()
+            app.state.hub = hub
 
 
 async def _close_stores(app: FastAPI) -> None:
@@ -129,6 +133,7 @@ async def _close_stores(app: FastAPI) -> None:
         await asyncio.gather(*(turn.end() for turn in [*app.state.turns]))
         hub, app.state.hub = app.state.hub, None
         if hub is not None:
+            app.state.webhooks.stop()
             await hub.aclose()
     finally:
         for threads in app.state.earlier_threads.values():

@@ -68,8 +68,9 @@ _STATUS_OF_CODES: Mapping[str, int] = {
     "unknown_session": 404,
     "thread_busy": 409,
     "unknown_team": 404,
-    "value": 422,
     "unknown_thread": 404,
+    "value": 422,
+    "webhook": 422,
 }
 
 

@@ -90,6 +90,11 @@ class Settings(BaseSettings):
         pattern=r"^https?://[^\s?#]+$",
         description="The address at which clients reach the server, for links and `Location`.",
     )
+    webhook_hosts: Texts = Field(
+        default=(),
+        description="Hosts that webhooks may be at, also private ones; without any, all whose "
+        "addresses are public.",
+    )
     max_body: int = Field(
         default=33_554_432, ge=1, description="The most bytes that a request may have."
     )
@@ -125,6 +130,7 @@ class Settings(BaseSettings):
         "api_keys",
         "cors_origins",
         "allowed_hosts",
+        "webhook_hosts",
         "jwt_audience",
         "jwt_algorithms",
         mode="before",

@@ -28,6 +28,7 @@ from agentgraph.sessions.log.protocol import (
     SessionSummary,
     StoredSession,
 )
+from agentgraph.sessions.log.webhooks import MemoryWebhookTable
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState, is_milestone_due
 
@@ -94,6 +95,7 @@ class MemoryLog:
         self._index: dict[_Place, dict[str, _MemorySession]] = {}
         self._listeners = Listeners()
         self.live = MemoryLiveTable(self, self._leases, self._listeners.notify)
+        self.webhooks = MemoryWebhookTable(self._sessions)
 
     async def open(self) -> None:
         """Do nothing: there is nothing to connect to."""

@@ -227,6 +227,20 @@ _SQLITE_6 = (f"CREATE TABLE {_LIVE} WITHOUT ROWID", f"CREATE TABLE {_WATCHERS} W
 # Unlogged: nobody waits for the disk, and after a crash of the server nobody watches.
 _POSTGRES_6 = (f"CREATE UNLOGGED TABLE {_LIVE}", f"CREATE UNLOGGED TABLE {_WATCHERS}")
 
+# Addresses that are to be told how a run has ended.
+_WEBHOOKS = (
+    """CREATE TABLE agentgraph_webhooks (
+        session_id TEXT NOT NULL,
+        run_id TEXT NOT NULL,
+        url TEXT NOT NULL,
+        reader TEXT,
+        tries BIGINT NOT NULL,
+        due_at DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (session_id, run_id)
+    )""",
+    "CREATE INDEX agentgraph_webhooks_due ON agentgraph_webhooks (due_at)",
+)
+
 SQLITE: Migrations = (
     _SQLITE_1,
     _SQLITE_2,
@@ -234,5 +248,14 @@ SQLITE: Migrations = (
     (_MILESTONES,),
     _RUNS,
     _SQLITE_6,
+    _WEBHOOKS,
 )
-POSTGRES: Migrations = (_POSTGRES_1, _POSTGRES_2, (_BLOBS,), (_MILESTONES,), _RUNS, _POSTGRES_6)
+POSTGRES: Migrations = (
+    _POSTGRES_1,
+    _POSTGRES_2,
+    (_BLOBS,),
+    (_MILESTONES,),
+    _RUNS,
+    _POSTGRES_6,
+    _WEBHOOKS,
+)

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from agentgraph.sessions import Answer, Draft, Priority
 from agentgraph.sessions.hub.run import Run, RunStatus
+from agentgraph.sessions.hub.webhooks import Webhooks
 from agentgraph_server.api.live import CURSOR, SessionEvents
 from agentgraph_server.api.own_sessions import (
     HubOfApp,
@@ -48,6 +49,11 @@ class NewMessage(RequestBody):
     causation_id: Name | None = None
     priority: Literal["low", "normal", "high", "urgent"] = "normal"
     metadata: JsonObject | None = None
+    webhook: Annotated[str, Field(min_length=1, max_length=2_000)] | None = Field(
+        default=None,
+        description="An http or https address that gets the run, by POST, when it has ended.",
+        examples=["https://example.com/runs"],
+    )
 
     @model_validator(mode="after")
     def _check_content(self) -> NewMessage:
@@ -148,6 +154,9 @@ async def send_message(
     With `Prefer: wait` the answer comes once the session has settled, with
     `Accept: text/event-stream` the events of the run as they happen.
     """
+    webhooks: Webhooks = request.app.state.webhooks
+    if body.webhook is not None:
+        webhooks.check(body.webhook)
     sender = own.sender
     async with own.presence():
         with run_slot(request, own.session) as slot:
@@ -161,6 +170,8 @@ async def send_message(
                 priority=Priority[body.priority.upper()],
             )
             slot.run_id = receipt.id
+        if body.webhook is not None:
+            await webhooks.add(own.session, receipt.id, body.webhook, reader=own.reader)
     return await begun(own, receipt.id, request, accept, prefer)
 
 

@@ -30,6 +30,7 @@ from agentgraph.sessions.log.postgres.connection import (
 )
 from agentgraph.sessions.log.postgres.listener import NotificationListener, payload_of
 from agentgraph.sessions.log.postgres.live import PostgresLiveTable
+from agentgraph.sessions.log.postgres.webhooks import PostgresWebhookTable
 from agentgraph.sessions.log.protocol import (
     ALL_SESSIONS,
     NO_BLOBS,
@@ -90,6 +91,11 @@ class PostgresLog:
     def live(self) -> PostgresLiveTable:
         """The live events of sessions that other processes watch."""
         return PostgresLiveTable(self._ask)
+
+    @property
+    def webhooks(self) -> PostgresWebhookTable:
+        """The webhooks that wait to be called."""
+        return PostgresWebhookTable(self._ask)
 
     async def open(self) -> None:
         async with self._open_lock:

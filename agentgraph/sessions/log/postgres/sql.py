@@ -278,6 +278,7 @@ FORGET = (
     "DELETE FROM agentgraph_milestones WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_live WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_watchers WHERE session_id = %(session_id)s",
+    "DELETE FROM agentgraph_webhooks WHERE session_id = %(session_id)s",
     "DELETE FROM agentgraph_sessions WHERE session_id = %(session_id)s",
 )
 # Each SELECT is answered by its own partial index.

@@ -390,6 +390,12 @@ class SessionFile:
             self._roll_back()
 
     @contextmanager
+    def own_transaction(self) -> Iterator[None]:
+        """Run statements of another table in one transaction."""
+        with self._transaction():
+            yield
+
+    @contextmanager
     def unsynced_transaction(self) -> Iterator[None]:
         """Run statements in one transaction that a loss of power may take back."""
         self.connection.execute("PRAGMA synchronous = NORMAL")

@@ -30,6 +30,7 @@ from agentgraph.sessions.log.protocol import (
 )
 from agentgraph.sessions.log.sqlite.file import SessionFile
 from agentgraph.sessions.log.sqlite.live import SQLiteLiveTable
+from agentgraph.sessions.log.sqlite.webhooks import SQLiteWebhookTable
 from agentgraph.sessions.log.sqlite.worker import Job, Worker
 from agentgraph.sessions.state.record import SessionRecord
 from agentgraph.sessions.state.state import SessionState
@@ -160,6 +161,11 @@ class SQLiteLog:
     def live(self) -> SQLiteLiveTable:
         """The live events of sessions that other processes watch."""
         return SQLiteLiveTable(self._submit)
+
+    @property
+    def webhooks(self) -> SQLiteWebhookTable:
+        """The webhooks that wait to be called."""
+        return SQLiteWebhookTable(self._submit)
 
     async def open(self) -> None:
         if self._worker is None:

@@ -118,6 +118,7 @@ FORGET = (
     "DELETE FROM agentgraph_milestones WHERE session_id = :session_id",
     "DELETE FROM agentgraph_live WHERE session_id = :session_id",
     "DELETE FROM agentgraph_watchers WHERE session_id = :session_id",
+    "DELETE FROM agentgraph_webhooks WHERE session_id = :session_id",
     "DELETE FROM agentgraph_sessions WHERE session_id = :session_id",
 )
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
