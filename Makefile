@@ -12,7 +12,7 @@ PEERS := $(patsubst benchmarks/contract/requirements/%.txt,.venv-peers/%/.stamp,
 	$(wildcard benchmarks/contract/requirements/*.txt))
 SOURCES := $(wildcard agentgraph server/agentgraph_server tests examples)
 
-.PHONY: help demo test soak soak-flows contract check format tables bench contract-peers pins clean
+.PHONY: help demo test soak soak-flows cuts contract check format tables bench contract-peers pins clean
 .DEFAULT_GOAL := help
 
 help:  ## Show this list
@@ -33,6 +33,9 @@ soak-flows: .venv/.stamp  ## Kill the processes of flows three hundred times, on
 
 contract: .venv/.stamp  ## Play each cell of the resume contract; CELLS="thread, sqlite" plays some
 	$(BIN)/python -m tests.contract
+
+cuts: .venv/.stamp  ## Cut the streams of two hundred sessions at every event, on servers that are killed
+	$(BIN)/python -m tests.server.cuts 100
 
 check: .venv/.stamp  ## Check format, lint, types, import directions and public names
 	$(BIN)/ruff format --check .

@@ -384,6 +384,7 @@ class SessionDriver:
         speaker = team.supervisor_with(hub.store) if speaker is not None else None
         supervisor = Supervisor(session, handle, speaker, hub.spawn) if speaker else None
         self.quarantine = None
+        hub.live.take(session)
         return Execution(hub, session, team, lease_number, self._news, supervisor)
 
     async def _claim(self, *, at_rest: bool = False) -> int | None:

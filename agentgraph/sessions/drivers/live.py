@@ -193,6 +193,21 @@ class LiveEvents:
         if ends_turn:
             self.relay.trim(session.id, session.state.sequence)
 
+    def take(self, session: OwnedSession) -> None:
+        """Have the feed of a session that this hub has just taken begin where its owner is."""
+        feed = self._feeds.get(session.id)
+        if feed is not None and (feed.floor is None or feed.last.sequence < session.state.sequence):
+            self._begin(feed, session, session.state.sequence)
+
+    def begin(self, feed: Feed, at: Cursor) -> None:
+        """Begin the feed of a session that another hub owns, or nobody, unless it has begun."""
+        session = self._drivers.owned_session(feed.session_id)
+        if session is not None:  # this hub has taken it meanwhile
+            self.take(session)
+        elif feed.floor is None:
+            feed.begin(at)
+            self.relay.notice(feed.session_id)
+
     def let_go(self, session_id: str) -> None:
         """Follow the feed of a session that this hub owns no more."""
         if (feed := self._feeds.get(session_id)) is not None and feed.readers:

@@ -76,10 +76,8 @@ class SessionStream:
         stored_session = await self.log.load(self.session_id)
         head = stored_session.head if stored_session is not None else 0
         is_near = head - self._position.sequence < _PAGE
-        if feed.floor is None:  # no other reader, and no run of this hub, has begun it meanwhile
-            is_inside = self._position.number and is_near
-            feed.begin(Cursor(self._position.sequence if is_inside else head))
-            self.live.relay.notice(self.session_id)
+        is_inside = self._position.number and is_near
+        self.live.begin(feed, Cursor(self._position.sequence if is_inside else head))
 
     async def _follow(self, feed: Feed, reader: Reader) -> AsyncGenerator[Sequence[Item], None]:
         while not self._is_over:
