@@ -276,6 +276,7 @@ class Execution:
         # its lease cannot write into the next owner's checkpoints.
         run = Run(new_id(), session.id, fence=self._verify)
         run.is_resumed = isinstance(graph_input, Command)
+        await hub.live.relay.look_who_watches()  # a model that nobody hears need not stream
         hub.live.connect(session, run)
         durability = await self._prepare_checkpoints(graph_input)
         with inside_run(run), inside_session(session):

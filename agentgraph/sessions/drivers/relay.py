@@ -173,7 +173,7 @@ class Relay:
             try:
                 if self._has_new_watchers:
                     self._has_new_watchers = False
-                    await self._look_who_watches()
+                    await self.look_who_watches()
                 for feed in await self._feeds_with_news(session_ids):
                     await self._read(feed)
             except AgentGraphError as error:
@@ -208,7 +208,8 @@ class Relay:
         with suppress(AgentGraphError):  # it ends with this hub's lease
             await table.unwatch(session_id, self._lease.owner)
 
-    async def _look_who_watches(self) -> None:
+    async def look_who_watches(self) -> None:
+        """Find out which sessions other hubs watch; write what they have missed of turns here."""
         if self._table is None:
             return
         session_ids = await self._table.sessions_watched(self._lease.owner, clock().wall())
