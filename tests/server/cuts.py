@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +47,9 @@ uvicorn.Server(uvicorn.Config(app, log_config=None)).run([listening])
 
 class Paced(ScriptedModel):
     """A model that takes its time between two pieces."""
+
+    def __init__(self, turns: Callable[[Any], Any]) -> None:
+        super().__init__(turns)
 
     async def _astream(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
         async for chunk in super()._astream(*args, **kwargs):

@@ -325,7 +325,7 @@ async def test_session_of_a_store_without_milestones_gets_them_as_it_goes_on(
 def test_append_that_reaches_no_multiple_asks_nothing_of_milestones(tmp_path: Path) -> None:
     statements: list[str] = []
     file = SessionFile(str(tmp_path / "sessions.db"))
-    file._connection.set_trace_callback(statements.append)
+    file.connection.set_trace_callback(statements.append)
     made, said = record(), [envelope(n) for n in range(1, 11)]
     state = SessionState.initial(made)
     columns = {**r.record_columns(made), **r.state_columns(state, None)}
