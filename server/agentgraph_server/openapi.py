@@ -132,7 +132,8 @@ def _schema_of(kind: type[Event]) -> dict[str, Any]:
     """Return the JSON Schema of an event's data, as `Event.to_json` writes it."""
     schema = TypeAdapter(kind).json_schema(mode="serialization", ref_template=_REF + "{model}")
     properties: dict[str, Any] = schema["properties"]
-    properties.pop("public", None)
+    for name in ("public", "cursor"):  # the second is the event's `id`
+        properties.pop(name, None)
     for field in properties.values():
         field.pop("default", None)
     schema["required"] = [name for name in properties if name not in _OPTIONAL]

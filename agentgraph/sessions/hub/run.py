@@ -181,18 +181,18 @@ async def _spans_of(log: Log, record: SessionRecord, sequences: Sequence[int]) -
     if not sequences:
         return []
     state = await state_at(log, record, sequences[-1] - 1)
-    due, spans, begun = set(sequences), list[RunSpan](), list[RunSpan]()
+    due, spans, open_spans = set(sequences), list[RunSpan](), list[RunSpan]()
     while page := await log.read(record.key, state.sequence, _BATCH):
         for envelope in page:
             if envelope.sequence in due:
                 spans.append(RunSpan(state))
-                begun.append(spans[-1])
+                open_spans.append(spans[-1])
             state = fold(state, envelope)
-            for span in begun:
+            for span in open_spans:
                 span.envelopes.append(envelope)
                 span.state = state
-            begun = [span for span in begun if not span.has_settled]
-        if len(spans) == len(due) and not begun:
+            open_spans = [span for span in open_spans if not span.has_settled]
+        if len(spans) == len(due) and not open_spans:
             break
     return spans[::-1]
 

@@ -211,8 +211,8 @@ def _is_private(host: str) -> bool:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
         return host.lower() == "localhost" or host.lower().endswith(".localhost")
-    mapped = getattr(address, "ipv4_mapped", None)
-    return not (mapped or address).is_global or address.is_multicast
+    ipv4 = getattr(address, "ipv4_mapped", None)
+    return not (ipv4 or address).is_global or address.is_multicast
 
 
 def _refusal(url: str, reason: str) -> ConfigurationError:
