@@ -14,13 +14,17 @@ from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import BaseTool
 from langgraph.errors import GraphBubbleUp
 from langgraph.types import interrupt
+
+from agentgraph.contexts import scope
+
+T = TypeVar("T")
 
 ControlFlow = GraphBubbleUp
 """Errors that pass through every guard: an interrupt is an `Exception`, but no failure."""
@@ -100,7 +104,19 @@ class Refusal(NamedTuple):
     why: str
 
 
-class Interceptor(Protocol):
+class CodeGuard(Protocol):
+    """What guards do around code of the user that a node runs beside its model and its tools."""
+
+    async def run_code(self, code: Code[T], turn: Mapping[str, Any] | None = None) -> T:
+        """Run code as a tool is run: the models and runs in it are a part of the input.
+
+        `turn` is the turn that the node begins, None where it begins none. Raises `GuardStopped`
+        where the code is broken off; then the run ends at the model's next node.
+        """
+        ...
+
+
+class Interceptor(CodeGuard, Protocol):
     """What the guards of one agent do around the calls of its nodes."""
 
     @property
@@ -255,6 +271,15 @@ class OuterCall(NamedTuple):
     loop: AbstractEventLoop
 
 
+class Code(NamedTuple, Generic[T]):
+    """Code of the user, such as a prompt function: its name, and what runs it."""
+
+    name: str
+    work: Callable[[], Awaitable[T]]
+    is_wrapper: bool = False
+    """Whether it runs around a call that has guards of its own, as middleware does."""
+
+
 class _Interception(NamedTuple):
     interceptor: Interceptor | None = None
     ledger: Ledger | None = None
@@ -312,6 +337,11 @@ def recorded_in(ledger: Ledger | None) -> _installed:
     return _installed(_Interception(current.interceptor, ledger, current.outer))
 
 
+def interception() -> Callable[[], AbstractContextManager[None]]:
+    """Return what installs the interceptor and the ledger around this code anew, further inside."""
+    return partial(_installed, _current.get())
+
+
 def inside_tool(tool: str) -> _installed:
     """Run a tool: without interceptor and ledger, as the call around all runs that begin in it."""
     interceptor, ledger, outer = _current.get()
@@ -323,6 +353,19 @@ def inside_tool(tool: str) -> _installed:
 def leave_tool() -> None:
     """Make the code in this context no part of the tool call around it."""
     _current.set(_NO_INTERCEPTION)
+
+
+_code_guard: ContextVar[CodeGuard | None] = ContextVar("agentgraph_code_guard", default=None)
+
+
+def code_guarded_by(guard: CodeGuard | None) -> scope[CodeGuard | None]:
+    """Let a node's code of the user run under a guard, or none, in a node without interceptor."""
+    return scope(_code_guard, guard)
+
+
+def current_code_guard() -> CodeGuard | None:
+    """Return the guard of a node's code of the user, None without guards."""
+    return current_interceptor() or _code_guard.get()
 
 
 async def ask_model(

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from agentgraph.agents.nodes.attempt import run_users_code
 from agentgraph.agents.nodes.call_model import call_model
 from agentgraph.agents.nodes.call_tools import call_tools
 from agentgraph.agents.nodes.level import Level
@@ -29,6 +31,7 @@ from agentgraph.agents.nodes.settle_calls import settle_calls
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.agents.nodes.sub_agent import foreign_agent, sub_agent
 from agentgraph.agents.spec.agent_spec import AgentSpec
+from agentgraph.agents.spec.intents import same_words
 from agentgraph.agents.spec.toolset import toolset_of
 from agentgraph.agents.spec.tree import Tree, stores_of
 from agentgraph.graphs.compiled import AnyCompiledGraph, AnyGraph, merge_states
@@ -130,7 +133,8 @@ def _build(
     _add_hooks(graph, level, hooks, state)
     graph = apply_patchers(graph, agent.patchers)
     if guards is not None:
-        graph = _with_guards(graph, level, guards)
+        hook_nodes = [name for moment in _MOMENTS for name in hooks[moment]]
+        graph = _with_guards(graph, level, guards, [*_code_nodes(agent), *hook_nodes])
     level.nodes.update(graph.nodes)
     declare_types(graph, PRIVATE_CHANNELS)
     return graph
@@ -150,14 +154,24 @@ def _surface(agent: AgentSpec, states: tuple[type, ...]) -> tuple[list[str], lis
     return list(dict.fromkeys(inputs)), list(dict.fromkeys(outputs))
 
 
-def _with_guards(graph: AnyGraph, level: Level, guards: Guards) -> AnyGraph:
+def _code_nodes(agent: AgentSpec) -> Iterator[str]:
+    """Yield the nodes of an agent that run functions of the user, besides models and tools."""
+    if callable(agent.system_prompt):
+        yield "render_system_prompt"
+    if any(intent.matcher is not same_words for intent in agent.intents):
+        yield "router"
+
+
+def _with_guards(
+    graph: AnyGraph, level: Level, guards: Guards, code_nodes: Collection[str]
+) -> AnyGraph:
     """Put guards around the nodes, after the patchers, so that the guards see patched nodes too."""
     place = Place(level.path, level.toolset.ordinary)
     output = level.toolset.output
     if output is not None:
         place = replace(place, form=output.text_of, fits=output.fits)
     names = tuple(child.name for child in level.agent.children)
-    return agent_patcher(guards, place, names, level.effects)(graph)
+    return agent_patcher(guards, place, names, code_nodes, level.effects)(graph)
 
 
 def _states_of(guards: Guards | None) -> tuple[type, ...]:
@@ -267,7 +281,8 @@ def _add_hooks(
     def add(moment: str, last: str | None) -> None:
         names = list(hooks[moment])
         for name, successor in zip(names, [*names[1:], last], strict=False):
-            node: Any = hook_node(hooks[moment][name], level.history, inherits=level.inherits)
+            hook = partial(run_users_code, level.path, name, hooks[moment][name])
+            node: Any = hook_node(hook, level.history, inherits=level.inherits)
             graph.add_node(name, node, input_schema=state)
             _route(graph, name, after_hook(level, successor), jumps, [successor or END])
 

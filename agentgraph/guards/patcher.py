@@ -23,6 +23,17 @@ from agentgraph.guards.policy import Policy
 from agentgraph.patching import Patcher
 
 
+_CODE_NODES = (
+    "render_system_prompt",
+    "router",
+    ".before_agent",
+    ".before_model",
+    ".after_model",
+    ".after_agent",
+)
+"""How the names of the nodes end in which an agent without guards runs code of the user."""
+
+
 class Default(Enum):
     """The type of `DEFAULT`, which means the default of the library."""
 
@@ -93,7 +104,8 @@ class Guards(Policy):
         `response_metadata["agentgraph"]["stopped_by"]` is the guard.
         """
         if is_agent(graph):
-            return agent_patcher(self, Place())(graph)
+            nodes = [name for name in graph.nodes if name.endswith(_CODE_NODES)]
+            return agent_patcher(self, Place(), code_nodes=nodes)(graph)
         return foreign_patcher(self)(graph)
 
     def with_names(self, model: tuple[str, ...], tools: tuple[str, ...]) -> Patcher:

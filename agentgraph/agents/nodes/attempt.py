@@ -8,12 +8,13 @@ report a known result as unknown.
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -36,12 +37,17 @@ from langgraph.types import Command
 from agentgraph.agents.nodes.middleware import Stops
 from agentgraph.agents.nodes.state import CallOutcome
 from agentgraph.blocking import in_thread, without_aborts
+from agentgraph.contexts import scope
 from agentgraph.graphs.silence import Silence
-from agentgraph.interception import outer_call
+from agentgraph.interception import Code, current_code_guard, interception, outer_call
 from agentgraph.outcomes import Finish, Handoff, Note
-from agentgraph.running import Run
+from agentgraph.running import Run, current_run
 from agentgraph.telling import AGENT_TAG
 from agentgraph.timeouts import is_left_behind
+
+T = TypeVar("T")
+
+Execute: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 @dataclass(slots=True)
@@ -100,18 +106,20 @@ current_attempt: ContextVar[ToolAttempt] = ContextVar("agentgraph_tool_attempt")
 
 
 class AskedModels(BaseCallbackHandler):
-    """Counts the usage of the models that a tool asks itself, at the path of the tool.
+    """Counts the usage of the models that a tool, or a prompt function, asks itself, at its path.
 
-    Agents that the tool runs count their own.
+    Agents that it runs count their own.
     """
 
     raise_error = True
     run_inline = True
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
-    def __init__(self) -> None:
-        self._attempts: dict[UUID, ToolAttempt] = {}
-        """The tool calls that have asked the models under way."""
+    def __init__(self, run: Run | None, path: str) -> None:
+        self._run = run
+        self._path = path
+        self._run_ids: set[UUID] = set()
+        """The calls of models under way."""
 
     def on_chat_model_start(
         self,
@@ -138,33 +146,84 @@ class AskedModels(BaseCallbackHandler):
         self._follow(run_id, metadata)
 
     def _follow(self, run_id: UUID, metadata: dict[str, Any] | None) -> None:
-        if asked_models.get() is None or AGENT_TAG in (metadata or {}):
-            return
-        self._attempts[run_id] = current_attempt.get()
+        if asked_models.get() is self and AGENT_TAG not in (metadata or {}):
+            self._run_ids.add(run_id)
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **fields: Any) -> None:
-        self._attempts.pop(run_id, None)
+        self._run_ids.discard(run_id)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **fields: Any) -> None:
         """Count what the call has used."""
-        if (attempt := self._attempts.pop(run_id, None)) is None:
+        if run_id not in self._run_ids:
             return
+        self._run_ids.remove(run_id)
         messages = (
             getattr(generation, "message", None)
             for generations in response.generations
             for generation in generations
         )
         for message in messages:
-            if not isinstance(message, AIMessage):
-                continue
-            if attempt.run is not None:
-                attempt.run.record_usage_of(f"{attempt.path}/{attempt.call['name']}", message)
+            if isinstance(message, AIMessage) and self._run is not None:
+                self._run.record_usage_of(self._path, message)
 
 
-ASKED_MODELS = AskedModels()
 asked_models: ContextVar[AskedModels | None] = ContextVar("agentgraph_asked_models", default=None)
-"""Set to `ASKED_MODELS` inside of tools, so that LangChain tells it of each call of a model."""
+"""Set inside of tools and the like, so that LangChain tells it of each call of a model."""
 register_configure_hook(asked_models, inheritable=True)
+
+
+async def run_users_code(
+    path: str,
+    name: str,
+    function: Callable[..., Any],
+    *args: Any,
+    turn: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call a function of the user, which may be asynchronous, under the guards of its agent.
+
+    Guards run any other in a thread, as they could not cut it off in the thread of the event loop.
+    """
+    guard = current_code_guard()
+    in_loop = guard is None or is_asynchronous(function)
+
+    async def work() -> Any:
+        result = function(*args) if in_loop else await in_thread(function, *args)
+        return await result if inspect.isawaitable(result) else result
+
+    return await _run_counted(path, Code(name, work), current_run(), turn)
+
+
+async def run_wrappers(
+    path: str,
+    name: str,
+    wrap: Callable[[Execute], Awaitable[T]],
+    execute: Execute,
+    run: Run | None = None,
+) -> T:
+    """Run middleware around a call; what it does itself is guarded, and `execute` as before."""
+    reinstalled = interception()
+
+    async def innermost(request: Any) -> Any:
+        with reinstalled(), scope(asked_models, None):
+            return await execute(request)
+
+    code = Code(name, lambda: wrap(innermost), is_wrapper=True)
+    return await _run_counted(path, code, run or current_run())
+
+
+async def _run_counted(
+    path: str, code: Code[T], run: Run | None, turn: Mapping[str, Any] | None = None
+) -> T:
+    """Run code under guards, if there are any, and count the usage of its models."""
+    guard = current_code_guard()
+    with scope(asked_models, AskedModels(run, f"{path}/{code.name}")):
+        return await (code.work() if guard is None else guard.run_code(code, turn))
+
+
+def is_asynchronous(function: Callable[..., Any]) -> bool:
+    """Tell whether calling a function returns a coroutine."""
+    call = getattr(function, "__call__", None)  # noqa: B004 - its type is asked, not whether
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def recording_tool(tool: BaseTool) -> BaseTool:

@@ -25,6 +25,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 from pydantic_core import to_json
 
+from agentgraph.agents.nodes.attempt import run_users_code, run_wrappers
 from agentgraph.agents.nodes.calls import emit_call
 from agentgraph.agents.nodes.formed_answer import ask_in_form
 from agentgraph.agents.nodes.level import Level
@@ -67,7 +68,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
     async def call(state: AgentState, runtime: Runtime[Any]) -> Command[str]:
         run, messages = current_run(), level.history(state)
         known_history = KnownHistory() if run is None else run.known_history
-        system_texts, view = _view(level, messages, known_history)
+        system_texts, view = await _view(level, messages, known_history)
         texts = (state.get("system_prompt", ""), *system_texts)
         system = "\n\n".join(text for text in texts if text)
         output = level.toolset.output
@@ -93,7 +94,7 @@ def call_model(level: Level, model: BaseChatModel, middleware: Middleware) -> No
     return call
 
 
-def _view(
+async def _view(
     level: Level, messages: list[AnyMessage], known_history: KnownHistory
 ) -> tuple[list[str], list[AnyMessage]]:
     """Return the system texts of a history, and the messages that the policy shows the model."""
@@ -102,7 +103,9 @@ def _view(
     if policy is None or isinstance(policy, int):
         return system, repair(apply_policy(view, policy), known_history)
     # A function of the user gets a legal history too, or it would have to repair one itself.
-    more, view = split_system(apply_policy(repair(view), policy))
+    more, view = split_system(
+        await run_users_code(level.path, "history", apply_policy, repair(view), policy)
+    )
     return [*system, *more], repair(view)
 
 
@@ -132,7 +135,8 @@ def _asker(level: Level, model: BaseChatModel, middleware: Middleware) -> Ask:
                 request = middleware.request(
                     model, view, system, specs, {**state, "messages": view}, runtime
                 )
-                return await middleware.call_model(request, choice, binding.tag)
+                around = partial(run_wrappers, level.path, "wrap_model_call")
+                return await middleware.call_model(request, choice, binding.tag, around)
             messages = [SystemMessage(system), *view] if system else view
             ask = partial(binding.ask, choice)
             return await ask_model(model, messages, binding.specs, ask), {}

@@ -6,7 +6,6 @@ retry every error from inside, except the stop of a guard, which passes all wrap
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import (
@@ -42,6 +41,8 @@ if TYPE_CHECKING:
 
 
 HookNode: TypeAlias = Callable[[AgentState, Runtime[Any]], Awaitable[Any]]
+Around: TypeAlias = Callable[[Callable[[Handler], Awaitable[Any]], Handler], Awaitable[Any]]
+"""Runs wrappers, which get the handler that is inside of them."""
 
 
 class Middleware:
@@ -56,6 +57,11 @@ class Middleware:
     def wraps_model(self) -> bool:
         """Tell whether any middleware wraps the model call."""
         return bool(self._model_wrappers)
+
+    @property
+    def wraps_tools(self) -> bool:
+        """Tell whether any middleware wraps the calls of tools."""
+        return bool(self._tool_wrappers)
 
     @property
     def states(self) -> list[type]:
@@ -117,11 +123,16 @@ class Middleware:
         )
 
     async def call_model(
-        self, request: ModelRequest[Any], choice: Mapping[str, Any], tag: Mapping[str, object]
+        self,
+        request: ModelRequest[Any],
+        choice: Mapping[str, Any],
+        tag: Mapping[str, object],
+        around: Around,
     ) -> tuple[AIMessage, dict[str, Any]]:
         """Call the model inside all wrappers; return its message and their update to the state.
 
         `choice` is bound with the tools; `tag` is metadata that names the agent to the callbacks.
+        `around` runs the wrappers under the guards of their own code.
         """
         stops = Stops()
 
@@ -152,10 +163,12 @@ class Middleware:
             call = partial(ask_model, request.model, prompt, request.tools, settings=settings)
             return ModelResponse(result=[await stops.inside(call, ask)])
 
-        handler: Callable[[ModelRequest[Any]], Awaitable[Any]] = innermost
-        for wrapper in reversed(self._model_wrappers):
-            handler = partial(wrapper, handler)
-        return _message_and_update(await stops.outside(handler(request)))
+        async def wrapped(handler: Handler) -> Any:
+            for wrapper in reversed(self._model_wrappers):
+                handler = partial(wrapper, handler)
+            return await handler(request)
+
+        return _message_and_update(await stops.outside(around(wrapped, innermost)))
 
     async def call_tool(self, request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
         """Run a tool inside all wrappers, which may call `execute` any number of times."""
@@ -166,7 +179,7 @@ class Middleware:
 
 
 def hook_node(
-    hook: Callable[..., Any],
+    hook: Callable[..., Awaitable[Any]],
     history: Callable[[Mapping[str, Any]], list[AnyMessage]],
     inherits: bool,
 ) -> HookNode:
@@ -177,8 +190,7 @@ def hook_node(
     """
 
     async def run(state: AgentState, runtime: Runtime[Any]) -> dict[str, Any]:
-        result = hook({**state, "messages": history(state)}, runtime)
-        update = dict((await result if inspect.isawaitable(result) else result) or {})
+        update = dict(await hook({**state, "messages": history(state)}, runtime) or {})
         jump = update.pop("jump_to", None)
         if inherits and _rewrites(update.get("messages")):
             past = merge_messages(state.get("past") or [], [state.get("messages", [])])

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.messages import AnyMessage, RemoveMessage, SystemMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 
+from agentgraph.agents.nodes.attempt import run_users_code
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
 from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id, utc_now
-from agentgraph.errors import ConfigurationError
+from agentgraph.errors import ConfigurationError, GuardStopped
 from agentgraph.history import settled_before_input
 from agentgraph.running import current_round_key, current_run
 
@@ -29,10 +29,7 @@ def render_system_prompt(
 
     async def render(state: AgentState) -> AgentState:
         messages = level.history(state)
-        prompt = await _render(level, messages)
         update: AgentState = {}
-        if prompt != state.get("system_prompt"):
-            update["system_prompt"] = prompt
         if level.tree is not None:
             run = current_run()
             turn_id = current_round_key() or (run.id if run is not None else new_id())
@@ -45,7 +42,13 @@ def render_system_prompt(
                 update["output"] = None
             if run is None:  # a run of the agent itself takes over what an earlier one has left
                 update.update(_settled(level.tree, state))
-        return update
+        try:
+            prompt = await _render(level, messages, update.get("turn"))
+        except GuardStopped:  # the model is not asked: its node ends the run
+            return update
+        return (
+            update if prompt == state.get("system_prompt") else {**update, "system_prompt": prompt}
+        )
 
     return render
 
@@ -59,12 +62,11 @@ def _settled(tree: Tree, state: AgentState) -> AgentState:
     return {"messages": [removal, *messages]}
 
 
-async def _render(level: Level, messages: list[AnyMessage]) -> str:
+async def _render(level: Level, messages: list[AnyMessage], turn: Mapping[str, Any] | None) -> str:
     """Return the agent's own prompt with the team's part, the supervisor's block and the date."""
     prompt: object = level.agent.system_prompt
     if callable(prompt):
-        result = prompt(messages)
-        prompt = await result if inspect.isawaitable(result) else result
+        prompt = await run_users_code(level.path, "system_prompt", prompt, messages, turn=turn)
     own = _text_of(level.agent.name, prompt)
     if level.membership is not None and level.membership.prompt and level.tree is not None:
         own = f"{own}\n\n{level.membership.prompt}".lstrip()

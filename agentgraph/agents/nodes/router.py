@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from inspect import isawaitable
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolCall, ToolMessage
 from langgraph.errors import GraphBubbleUp
 
+from agentgraph.agents.nodes.attempt import run_users_code
 from agentgraph.agents.nodes.calls import emit_call
 from agentgraph.agents.nodes.level import Level
 from agentgraph.agents.nodes.state import AgentState
@@ -23,7 +23,7 @@ from agentgraph.agents.spec.intents import Intent, same_words
 from agentgraph.agents.spec.tools import needs_arguments
 from agentgraph.agents.spec.tree import Tree
 from agentgraph.clock import new_id
-from agentgraph.errors import kind_of, suggestion
+from agentgraph.errors import GuardStopped, kind_of, suggestion
 from agentgraph.running import record_messages
 from agentgraph.stream import AIMessageEvent, ErrorEvent, emit
 
@@ -175,9 +175,12 @@ def _phrases_below(level: Level, path: str) -> list[str]:
 async def _matches(level: Level, intent: Intent, phrase: str) -> bool:
     """Ask a matcher, which may be async; one that raises counts as no match, with an event."""
     try:
-        verdict = intent.matches(phrase)
-        return bool(await verdict if isawaitable(verdict) else verdict)
-    except GraphBubbleUp:
+        if intent.matcher is same_words:
+            return same_words(phrase, intent.phrase)
+        return bool(
+            await run_users_code(level.path, "matcher", intent.matcher, phrase, intent.phrase)
+        )
+    except (GraphBubbleUp, GuardStopped):
         raise
     except Exception as error:  # the matcher is the user's code, and must not break the turn
         text = f"The matcher of the intent {intent.phrase!r} failed: {kind_of(error)}."

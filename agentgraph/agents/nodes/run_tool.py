@@ -29,11 +29,12 @@ from langgraph.prebuilt.tool_node import ToolCallRequest, ToolInvocationError
 from langgraph.types import Command
 
 from agentgraph.agents.nodes.attempt import (
-    ASKED_MODELS,
+    AskedModels,
     ToolAttempt,
     asked_models,
     current_attempt,
     recording_tool,
+    run_wrappers,
 )
 from agentgraph.agents.nodes.calls import (
     TRANSFER_MADE,
@@ -152,7 +153,7 @@ class ToolRunner:
 
         with inside_call(messages, key) as ends:
             try:
-                answer = await self._middleware.call_tool(request, innermost)
+                answer = await self._run_wrapped(request, innermost, attempt)
             except GraphBubbleUp:
                 raise  # the call waits for a human, and has not ended
             except Exception:
@@ -161,6 +162,15 @@ class ToolRunner:
         went_well = not (isinstance(answer, ToolMessage) and answer.status == "error")
         _end_call(ends, went_well=went_well)
         return answer
+
+    async def _run_wrapped(
+        self, request: ToolCallRequest, innermost: Execute, attempt: ToolAttempt
+    ) -> Any:
+        """Run a tool inside of middleware, if there is any around tools."""
+        if not self._middleware.wraps_tools:
+            return await innermost(request)
+        wrap = partial(self._middleware.call_tool, request)
+        return await run_wrappers(attempt.path, "wrap_tool_call", wrap, innermost, attempt.run)
 
     async def _answer_unknown(self, request: ToolCallRequest) -> Any:
         """Answer a call of a tool that does not exist with the names of all that can be called.
@@ -331,7 +341,8 @@ async def _execute(
 ) -> Any:
     """Run a tool by `ToolNode`; what fails there and not in the tool, no model can mend."""
     attempt.is_inside = False
-    token = asked_models.set(ASKED_MODELS)
+    path = f"{attempt.path}/{attempt.call['name']}"
+    token = asked_models.set(AskedModels(attempt.run, path))
     try:
         return await execute(request.override(tool=tool))
     except GraphBubbleUp:

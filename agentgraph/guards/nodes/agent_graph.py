@@ -8,7 +8,7 @@ Only this module, `foreign/graph` and `foreign/wrappers` import LangGraph.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -37,12 +37,13 @@ from agentgraph.guards.nodes.judgement import AnswerWithheld
 from agentgraph.guards.nodes.site import close, inside_stage
 from agentgraph.guards.nodes.tool_call import RegisterFirst
 from agentgraph.guards.nodes.undo import undo_last
+from agentgraph.guards.nodes.user_code import NodeCode
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
 from agentgraph.guards.records.pauses import catch_up, note_pause
 from agentgraph.guards.records.registry import GuardedState
-from agentgraph.interception import intercepted_by
+from agentgraph.interception import code_guarded_by, intercepted_by
 from agentgraph.participant import last_word
 from agentgraph.patching import Patcher, updates_of, wrap_node
 from agentgraph.running import current_run, history
@@ -66,10 +67,12 @@ def agent_patcher(
     policy: Policy,
     place: Place,
     sub_agents: tuple[str, ...] = (),
+    code_nodes: Collection[str] = (),
     effects: MutableMapping[str, Effect] | None = None,
 ) -> Patcher:
     """Return the patcher that guards one agent; `policy` is that of the whole tree.
 
+    `code_nodes` run code of the user, such as a prompt function, and are no model's or tools' node.
     The agent's tools with an effect are added to `effects`, which all agents that are compiled
     together share. `effects` is not part of the policy: the policy may guard other trees too, with
     agents of the same names.
@@ -91,6 +94,8 @@ def agent_patcher(
         for node in _CALL_NODES:
             graph = wrap_node(node, wrappers.around_tools())(graph)
             change_route(graph, node, _with_undo, (COMPENSATE,))
+        for name in code_nodes:
+            graph = wrap_node(name, wrappers.around_code())(graph)
         for name in sub_agents:
             graph = wrap_node(name, wrappers.around_stage(name))(graph)
         state = graph.state_schema
@@ -185,6 +190,31 @@ class NodeWrappers:
             if interceptor.stores_later:
                 return result
             return with_update(result, self._last_update(account))
+
+        return node_call
+
+    def around_code(self) -> Callable[[Any, Call], Awaitable[Any]]:
+        """Return the wrapper of a node that runs code of the user; the model's next node acts."""
+
+        async def node_call(state: State, call: Call) -> Any:
+            async def open_site(turn: State | None) -> NodeInterceptor:
+                begun = {} if turn is None else {"guarded": {}, **state, "turn": turn}
+                interceptor = self._interceptor(begun or state)
+                if interceptor.account.may_ask:
+                    await _catch_up(interceptor)
+                return interceptor
+
+            code = NodeCode(open_site)
+            try:
+                with code_guarded_by(code):
+                    result = await call(state)
+            except GuardStopped as stop:
+                if stop is not code.stop:
+                    raise
+                result = {}
+            if code.interceptor is None:
+                return result
+            return with_update(result, self._account_update(code.interceptor.site.account))
 
         return node_call
 

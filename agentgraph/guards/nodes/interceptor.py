@@ -12,7 +12,7 @@ from asyncio import _get_running_loop
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig
@@ -35,6 +35,7 @@ from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input,
 from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
 from agentgraph.guards.nodes.site import Site, stop_error
 from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
+from agentgraph.guards.nodes.user_code import run_code
 from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.guards.records.account import Account
@@ -48,6 +49,7 @@ from agentgraph.guards.records.pending_writes import (
 from agentgraph.guards.records.registry import account_of, retain
 from agentgraph.interception import (
     Admission,
+    Code,
     Ledger,
     ModelCall,
     OuterCall,
@@ -57,6 +59,8 @@ from agentgraph.interception import (
     current_ledger,
 )
 from agentgraph.running import Run, current_delegation, current_run
+
+T = TypeVar("T")
 
 _BY_TOOLS = "tools"
 """The author of a deferred answer that comes from a tool and not from a human."""
@@ -218,6 +222,10 @@ class NodeInterceptor:
     def watch(self) -> AbstractContextManager[object]:
         """Return what watches the code of a tool: the models and tools that it calls itself."""
         return watched_by(Watch(self.site, is_tool=True))
+
+    async def run_code(self, code: Code[T], turn: Mapping[str, Any] | None = None) -> T:
+        """Run code of the user, such as a prompt function, as a tool is run."""
+        return await run_code(self, code)
 
     def time_limit(self) -> AbstractContextManager[object]:
         """Return the time limit of the stage or of the whole run, whichever comes first."""
