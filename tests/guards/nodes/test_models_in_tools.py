@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextvars import copy_context
+from functools import partial
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -220,3 +224,58 @@ async def test_what_a_tool_writes_to_the_stream_is_shown() -> None:
     turn = {"messages": [("user", "go")]}
     shown = [part async for part in agent.graph.astream(turn, stream_mode="custom")]
     assert "half done" in shown
+
+
+def in_task(work: Any) -> Any:
+    async def start() -> str:
+        """Ask in a task."""
+        await asyncio.create_task(work())
+        return "ok"
+
+    return start
+
+
+def in_loop_thread(work: Any) -> Any:
+    async def start() -> str:
+        """Ask in a thread of the event loop."""
+        await asyncio.to_thread(asyncio.run, work())
+        return "ok"
+
+    return start
+
+
+def in_plain_thread(work: Any, *, has_context: bool) -> Any:
+    def start() -> str:
+        """Ask in a thread of its own."""
+        run: Any = partial(asyncio.run, work())
+        if has_context:
+            run = partial(copy_context().run, run)
+        thread = Thread(target=run)
+        thread.start()
+        thread.join()
+        return "ok"
+
+    return start
+
+
+STARTS: dict[str, tuple[Callable[[Any], Any], int]] = {
+    "a task": (in_task, 3),
+    "asyncio.to_thread": (in_loop_thread, 3),
+    "a thread with the tool's context": (partial(in_plain_thread, has_context=True), 3),
+    "a thread without it": (partial(in_plain_thread, has_context=False), 2),
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+@pytest.mark.parametrize("what", ["a model", "an agent"])
+async def test_what_a_tool_starts_with_its_context_is_the_input_s(start: str, what: str) -> None:
+    make, seen = STARTS[start]
+    inner, sink = ScriptedModel(lambda _: "No."), MemorySink()
+    asked: Any = inner if what == "a model" else Agent("inner", model=inner, default_tools=False)
+
+    async def work() -> None:
+        await asked.ainvoke("why?")
+
+    agent = solo(ScriptedModel([call("start"), "Done."]), make(work), guards=watched(sink))
+    assert (await agent.ainvoke("go")).text == "Done."
+    assert (len(recorded(sink, "model")), len(inner.requests)) == (seen, 1)
