@@ -178,15 +178,25 @@ class Session(SessionInbox):
     async def begin_decided(self, sender: str, decisions: Mapping[str, Any]) -> Receipt:
         """Decide questions, by their ids, and let this hub go on at once, or not at all.
 
-        Raises `SessionError` (`busy`) if anything is under way, or one of them is not open.
+        A decision that is known already changes nothing, beside one that is new. Raises
+        `SessionError` (`busy`) if anything is under way, and what `decide` raises.
         """
         if faults := self._sender_faults(sender):
             raise ConfigurationError(faults, code="draft")
-        drafts = [
-            Draft(ev.EV_DECISION, {"interrupt_id": key, "decision": decision})
+        drafts = {
+            key: Draft(ev.EV_DECISION, {"interrupt_id": key, "decision": decision})
             for key, decision in decisions.items()
-        ]
-        return Receipt(await self._begin(sender, drafts))
+        }
+        open_ids = self._open_ids(await self.refresh(), sender)
+        earlier = {
+            key: await self._decision_on(key, sender) for key in drafts if key not in open_ids
+        }
+        for key, decision in earlier.items():
+            is_new = decision is None or decision.event_data != drafts[key].event_data
+            if is_new or len(earlier) == len(drafts):
+                raise late_decision(decision) if decision else _not_awaited(key, open_ids)
+        new_drafts = [draft for key, draft in drafts.items() if key in open_ids]
+        return Receipt(await self._begin(sender, new_drafts))
 
     async def ask(
         self,
@@ -334,21 +344,12 @@ class Session(SessionInbox):
         interrupt is open. What is asked in a private round is asked only of a `sender` who may see
         that round.
         """
-        state = await self.refresh()
-        pending_ids = [
-            key
-            for key, question in state.interrupts.items()
-            if "decision" not in question and _is_asked(sender, question, state)
-        ]
+        open_ids = self._open_ids(await self.refresh(), sender)
         decider = self.record.creator if sender is None else sender
-        if interrupt_id not in pending_ids:
-            if not self._sender_faults(decider):
-                await self._refuse_late(interrupt_id, sender)
-            ids = ", ".join(pending_ids) or "nothing"
-            raise SessionError(
-                f"nothing waits for a decision on {interrupt_id!r}: what waits is {ids}",
-                code="unknown_interrupt",
-            )
+        if interrupt_id not in open_ids:
+            is_stranger = bool(self._sender_faults(decider))
+            earlier = None if is_stranger else await self._decision_on(interrupt_id, sender)
+            raise late_decision(earlier) if earlier else _not_awaited(interrupt_id, open_ids)
         draft = Draft(ev.EV_DECISION, {"interrupt_id": interrupt_id, "decision": decision})
         if faults := self._sender_faults(decider):
             raise ConfigurationError(faults, code="draft")
@@ -366,16 +367,25 @@ class Session(SessionInbox):
                 raise late_decision(fresh[interrupt_id]) from None
             return Receipt(fresh[interrupt_id].envelope_id)
 
-    async def _refuse_late(self, interrupt_id: str, sender: str | None) -> None:
-        """Raise `AlreadyDecided` where a question has a decision that the sender may see."""
+    def _open_ids(self, state: SessionState, sender: str | None) -> list[str]:
+        """Return the questions without a decision that the sender may decide."""
+        return [
+            key
+            for key, question in state.interrupts.items()
+            if "decision" not in question and _is_asked(sender, question, state)
+        ]
+
+    async def _decision_on(self, interrupt_id: str, sender: str | None) -> Envelope | None:
+        """Return the decision on a question, None if it has none that the sender may see."""
         end = self._now.sequence
         while end > 0:
             start = max(end - _PAGE, 0)
             page = await self._hub.log.read(self.key, start, end - start)
             decision = decisions_in(page).get(interrupt_id)
             if decision is not None and (sender is None or ev.visible_to(decision, sender)):
-                raise late_decision(decision)
+                return decision
             end = start
+        return None
 
     async def release(self, agent: str | None = None) -> Receipt:
         """Give the conversation to an agent, by default to the one that had it before the human.
@@ -638,6 +648,14 @@ def _is_asked(sender: str | None, question: Mapping[str, Any], state: SessionSta
     """Tell whether a participant may see a question; None is whoever has the session's handle."""
     audience = round_audience(state, question.get("speaker"))
     return sender is None or audience is None or sender in audience
+
+
+def _not_awaited(interrupt_id: str, open_ids: Sequence[str]) -> SessionError:
+    awaited = ", ".join(open_ids) or "nothing"
+    return SessionError(
+        f"nothing waits for a decision on {interrupt_id!r}: what waits is {awaited}",
+        code="unknown_interrupt",
+    )
 
 
 def _updates_of(draft: Draft) -> Mapping[str, Any]:

@@ -63,18 +63,23 @@ async def resume_turn(thread: Thread, decisions: Mapping[str, Any], *, streams: 
     earlier = await thread.earlier(own)
     if earlier is not None:
         return EarlierTurn(earlier, thread.id, decisions)
-    if own is not None and await thread.is_busy(own):
-        raise ThreadBusy.on(thread.id)
-    questions = {} if own is None else own.session.state.interrupts
     try:
-        accepted = _accepted(questions, decisions, thread.id)
+        if own is None:
+            raise _not_awaited(thread.id, decisions, ())
+        if await thread.is_busy(own):
+            raise ThreadBusy.on(thread.id)
+        turn = SessionTurn(thread, own)
+        try:
+            await turn.begin(own.session.begin_decided(own.sender, decisions), streams=streams)
+        except SessionError as error:
+            if error.code != "unknown_interrupt":
+                raise
+            questions = await own.session.questions(reader=own.reader)
+            raise _not_awaited(thread.id, decisions, [q.id for q in questions]) from None
     except RoutingError as error:
         if streams:
             return FailedTurn(thread, error)
         raise
-    assert own is not None  # it has questions
-    turn = SessionTurn(thread, own)
-    await turn.begin(own.session.begin_decided(own.sender, accepted), streams=streams)
     return turn
 
 
@@ -229,22 +234,16 @@ async def _until_done(
         await asyncio.wait({ending})
 
 
-def _accepted(
-    questions: Mapping[str, Mapping[str, Any]], decisions: Mapping[str, Any], thread_id: str
-) -> dict[str, Any]:
-    """Return the decisions on open questions, without those that are decided already."""
-    open_ids = {key for key, question in questions.items() if "decision" not in question}
-    strange = sorted(map(str, decisions.keys() - questions.keys()))
-    accepted = {key: value for key, value in decisions.items() if key in open_ids}
-    if strange or not accepted:
-        names = ", ".join(strange or map(str, decisions))
-        remark = "" if strange else " (decided already)"
-        open_names = ", ".join(sorted(open_ids)) or "nothing; go on with a message"
-        raise RoutingError(
-            f"thread {thread_id!r} does not wait for {names}{remark}: it waits for {open_names}",
-            code="unknown_interrupt",
-        )
-    return accepted
+def _not_awaited(
+    thread_id: str, decisions: Mapping[str, Any], open_ids: Sequence[str]
+) -> RoutingError:
+    """Return the error for decisions of which one is on no question."""
+    names = ", ".join(sorted(decisions.keys() - open_ids))
+    awaited = ", ".join(sorted(open_ids)) or "nothing; go on with a message"
+    return RoutingError(
+        f"thread {thread_id!r} does not wait for {names}: it waits for {awaited}",
+        code="unknown_interrupt",
+    )
 
 
 def _closing_events(
