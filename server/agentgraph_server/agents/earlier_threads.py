@@ -19,8 +19,10 @@ from agentgraph.graphs.public_graph import whole_state
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.single.team import SingleTeam
 from agentgraph.storage import LazySaver, open_saver
-from agentgraph.stream import Event
+from agentgraph.stream import Event, FinalStateEvent
+from agentgraph.usage import Usage
 from agentgraph_server.agents.schemas import Answer
+from agentgraph_server.api.run_slots import RunSlot
 
 ServedAgent: TypeAlias = Agent[Any] | Flow[Any]
 
@@ -101,17 +103,24 @@ class EarlierTurn:
     """The rest of a run that has waited for decisions since before there were sessions."""
 
     def __init__(
-        self, threads: EarlierThreads, thread_id: str, decisions: Mapping[str, Any]
+        self,
+        threads: EarlierThreads,
+        thread_id: str,
+        decisions: Mapping[str, Any],
+        slot: RunSlot,
     ) -> None:
         self.name, self.thread_id = threads.agent.name, thread_id
         self._threads = threads
         self._command: Command[Any] = Command(resume=decisions)
+        self._slot, self._tokens = slot, 0
+        slot.is_lent = True
 
     async def answer(self) -> Answer:
         """Run to the end, and return the answer."""
         async with self._threads.hold(self.thread_id):
             agent = self._threads.agent
             reply = await agent.ainvoke(self._command, thread_id=self.thread_id)
+        self._tokens = reply.usage.total_tokens
         return Answer.of(reply, self.name)
 
     async def events(self) -> AsyncGenerator[Event, None]:
@@ -120,9 +129,14 @@ class EarlierTurn:
             events = self._threads.agent.astream(self._command, thread_id=self.thread_id)
             try:
                 async for event in events:
+                    if isinstance(event, FinalStateEvent):
+                        self._tokens = Usage.from_dict(event.usage).total_tokens
                     yield event
             finally:
                 await events.aclose()
 
     async def end(self) -> None:
-        """Do nothing: the run ends with who waits for it."""
+        """Count the run as one that has ended: it ends with who waits for it."""
+        if self._slot.is_lent:
+            self._slot.is_lent = False
+            self._slot.end(self._tokens)

@@ -37,7 +37,7 @@ from agentgraph_server.wire import address
 router = APIRouter(tags=["agents"])
 
 # The error responses of a turn, for the OpenAPI document.
-_TURN = problems(403, 404, 409, 422, 502, 503)
+_TURN = problems(403, 404, 409, 422, 429, 502, 503)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
@@ -77,7 +77,7 @@ async def complete(
 ) -> Response:
     """Answer a prompt; a client that goes away ends the run."""
     thread = threads.of(principal, body.thread_id)
-    turn = await begin_turn(thread, body.prompt, streams=False)
+    turn = await begin_turn(thread, body.prompt, request, streams=False)
     return await _answer(turn, request)
 
 
@@ -92,7 +92,7 @@ async def stream_completion(
 ) -> Response:
     """Answer a prompt, telling all that happens as it happens."""
     thread = threads.of(principal, body.thread_id)
-    turn = await begin_turn(thread, body.prompt, streams=True)
+    turn = await begin_turn(thread, body.prompt, request, streams=True)
     return _stream(turn, request)
 
 
@@ -107,7 +107,7 @@ async def resume(
     """Go on with decisions; as a stream, where the client accepts `text/event-stream`."""
     thread = threads.of(principal, body.thread_id)
     streams = "text/event-stream" in request.headers.get("accept", "")
-    turn = await resume_turn(thread, body.decisions, streams=streams)
+    turn = await resume_turn(thread, body.decisions, request, streams=streams)
     return _stream(turn, request) if streams else await _answer(turn, request)
 
 

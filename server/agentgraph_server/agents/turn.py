@@ -8,6 +8,8 @@ from contextlib import ExitStack, aclosing
 from dataclasses import replace
 from typing import Any, Protocol
 
+from starlette.requests import Request
+
 from agentgraph import AgentGraphError
 from agentgraph.clock import new_id
 from agentgraph.errors import ModelError, RoutingError, SessionError
@@ -21,9 +23,10 @@ from agentgraph_server.agents.earlier_threads import EarlierTurn, ThreadBusy
 from agentgraph_server.agents.schemas import Answer
 from agentgraph_server.agents.threads import Thread
 from agentgraph_server.api.own_sessions import OwnSession
+from agentgraph_server.api.run_slots import RunSlot, run_slot
 
 _PATIENCE_S = 1.0
-"""How long a run that is cancelled may wait for its reader while it cleans up."""
+"""How long a run that is cancelled may wait for its reader while it cleans up, and be counted."""
 
 
 class Turn(Protocol):
@@ -46,36 +49,44 @@ class Turn(Protocol):
         ...
 
 
-async def begin_turn(thread: Thread, prompt: str, *, streams: bool) -> Turn:
-    """Begin the answer to a prompt; `ThreadBusy` if a turn is under way on the thread."""
-    own, earlier = await thread.opened()
-    turn = SessionTurn(thread, own)
-    await turn.begin(own.session.begin(own.sender, prompt, earlier=earlier), streams=streams)
-    return turn
+async def begin_turn(thread: Thread, prompt: str, request: Request, *, streams: bool) -> Turn:
+    """Begin the answer to a prompt; `ThreadBusy` if a turn is under way on the thread.
+
+    Raises `LimitReached` before anything is stored, if the principal may begin no run now.
+    """
+    with run_slot(request) as slot:
+        own, earlier = await thread.opened()
+        turn = SessionTurn(thread, own, slot)
+        await turn.begin(own.session.begin(own.sender, prompt, earlier=earlier), streams=streams)
+        return turn
 
 
-async def resume_turn(thread: Thread, decisions: Mapping[str, Any], *, streams: bool) -> Turn:
+async def resume_turn(
+    thread: Thread, decisions: Mapping[str, Any], request: Request, *, streams: bool
+) -> Turn:
     """Go on with decisions on open questions; `RoutingError` if one is on none.
 
-    Whoever streams is told of that error as an event.
+    Whoever streams is told of that error as an event. Raises `LimitReached` as `begin_turn` does.
     """
     own = await thread.session()
     earlier = await thread.earlier(own)
     if earlier is not None:
-        return EarlierTurn(earlier, thread.id, decisions)
+        with run_slot(request) as slot:
+            return EarlierTurn(earlier, thread.id, decisions, slot)
     try:
         if own is None:
             raise _not_awaited(thread.id, decisions, ())
         if await thread.is_busy(own):
             raise ThreadBusy.on(thread.id)
-        turn = SessionTurn(thread, own)
-        try:
-            await turn.begin(own.session.begin_decided(own.sender, decisions), streams=streams)
-        except SessionError as error:
-            if error.code != "unknown_interrupt":
-                raise
-            questions = await own.session.questions(reader=own.reader)
-            raise _not_awaited(thread.id, decisions, [q.id for q in questions]) from None
+        with run_slot(request) as slot:
+            turn = SessionTurn(thread, own, slot)
+            try:
+                await turn.begin(own.session.begin_decided(own.sender, decisions), streams=streams)
+            except SessionError as error:
+                if error.code != "unknown_interrupt":
+                    raise
+                questions = await own.session.questions(reader=own.reader)
+                raise _not_awaited(thread.id, decisions, [q.id for q in questions]) from None
     except RoutingError as error:
         if streams:
             return FailedTurn(thread, error)
@@ -106,10 +117,10 @@ class FailedTurn:
 class SessionTurn:
     """A turn of a session, in the hub of this server."""
 
-    def __init__(self, thread: Thread, own: OwnSession) -> None:
+    def __init__(self, thread: Thread, own: OwnSession, slot: RunSlot) -> None:
         self.name, self.thread_id = thread.team.name, thread.id
         self._hub, self._session, self._reader = thread.hub, own.session, own.reader
-        self._turns = thread.turns
+        self._turns, self._slot = thread.turns, slot
         self._run_id = ""
         self._is_over = False
         self._ending: asyncio.Task[None] | None = None
@@ -126,6 +137,7 @@ class SessionTurn:
         try:
             # Shielded: a client that leaves now leaves a turn that may have begun.
             self._run_id = (await asyncio.shield(beginning)).id
+            self._slot.run = self._session, self._run_id
         except asyncio.CancelledError:
             await asyncio.wait({beginning})
             await self.end()
@@ -173,6 +185,8 @@ class SessionTurn:
             self._ending = self._hub.spawn(self._cancel())
         if self._ending is not None:
             await asyncio.shield(self._ending)
+        if self._slot.end_of_run is not None:  # the client may begin the next one at once
+            await asyncio.wait({self._slot.end_of_run}, timeout=_PATIENCE_S)
         self._readers.close()
         self._turns.discard(self)
 

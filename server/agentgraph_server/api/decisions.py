@@ -110,7 +110,7 @@ async def decide(
     """
     sender = None if own.reader is None else own.sender
     async with own.presence():
-        with run_slot(request, own.session) as slot:
+        with run_slot(request) as slot:
             receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
-            slot.run_id = receipt.id
+            slot.run = own.session, receipt.id
     return await begun(own, receipt.id, request, accept, prefer)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 
@@ -17,40 +19,46 @@ from agentgraph_server.principals.principal import principal_of
 
 @dataclass(slots=True)
 class RunSlot:
-    """One of the runs that a principal may have at once."""
+    """One of the runs that a principal may have at once; whoever begins it says which run it is."""
 
-    run_id: str | None = None
-    """The run that takes the slot; whoever begins it fills this in."""
+    run: tuple[Session, str] | None = None
+    """A run of a session, which takes the slot until it ends."""
+    end_of_run: asyncio.Task[None] | None = None
+    """Ends when the slot of that run is free; None while there is none."""
+    is_lent: bool = False
+    """Whether what is no run of a session takes the slot until it calls `end`, once."""
+    end: Callable[[int], None] = lambda tokens: None
+    """Frees a slot that is lent, with the tokens that were used."""
 
 
 @contextmanager
-def run_slot(request: Request, session: Session) -> Iterator[RunSlot]:
+def run_slot(request: Request) -> Iterator[RunSlot]:
     """Count what is begun inside the block as a run of the principal that asks.
 
-        with run_slot(request, session) as slot:
+        with run_slot(request) as slot:
             receipt = await session.send(speaker, "hello")
-            slot.run_id = receipt.id
+            slot.run = session, receipt.id
 
     Raises `LimitReached` before it, if the principal may begin none now. The run counts until it
     ends, whoever is connected then, and what it has used counts as its principal's.
     """
     limits: Limits = request.app.state.limits
-    slot = RunSlot()
     if not limits.watches_runs:
-        yield slot
+        yield RunSlot()
         return
     principal = principal_of(request)
     limits.begin_run(principal)
+    slot = RunSlot(end=partial(limits.end_run, principal))
     try:
         yield slot
     except BaseException:
         limits.end_run(principal)
         raise
-    if slot.run_id is None:
-        limits.end_run(principal)
-    else:
+    if slot.run is not None:
         hub: Hub = request.app.state.hub  # open, as the session is one of it
-        hub.spawn(_end_of_run(limits, principal, session, slot.run_id))
+        slot.end_of_run = hub.spawn(_end_of_run(limits, principal, *slot.run))
+    elif not slot.is_lent:
+        limits.end_run(principal)
 
 
 async def _end_of_run(limits: Limits, principal: Principal, session: Session, run_id: str) -> None:

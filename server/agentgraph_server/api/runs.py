@@ -159,7 +159,7 @@ async def send_message(
         webhooks.check(body.webhook)
     sender = own.sender
     async with own.presence():
-        with run_slot(request, own.session) as slot:
+        with run_slot(request) as slot:
             receipt = await own.session.send(
                 sender,
                 body.as_draft(),
@@ -169,7 +169,7 @@ async def send_message(
                 metadata=body.metadata,
                 priority=Priority[body.priority.upper()],
             )
-            slot.run_id = receipt.id
+            slot.run = own.session, receipt.id
         if body.webhook is not None:
             await webhooks.add(own.session, receipt.id, body.webhook, reader=own.reader)
     return await begun(own, receipt.id, request, accept, prefer)

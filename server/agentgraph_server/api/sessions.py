@@ -393,9 +393,9 @@ async def fork_session(
 async def rewind_session(own: RunnableSession, body: To, request: Request) -> ReceiptView:
     """Go back to the state after an envelope, and go on from there, as a run."""
     own.check_owner()
-    with run_slot(request, own.session) as slot:
+    with run_slot(request) as slot:
         receipt = await own.session.rewind(body.to)
-        slot.run_id = receipt.id
+        slot.run = own.session, receipt.id
     return ReceiptView.of(receipt)
 
 
@@ -405,9 +405,9 @@ async def release_session(
 ) -> ReceiptView:
     """Give the conversation back to an agent, as a run."""
     own.check_takes_part()
-    with run_slot(request, own.session) as slot:
+    with run_slot(request) as slot:
         receipt = await own.session.release(body.agent if body else None)
-        slot.run_id = receipt.id
+        slot.run = own.session, receipt.id
     return ReceiptView.of(receipt)
 
 

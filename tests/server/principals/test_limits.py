@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -33,9 +35,11 @@ def clock() -> Iterator[FakeClock]:
 
 
 @asynccontextmanager
-async def asking(agent: Any, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(
+    agent: Any, store: str = "memory", **settings: Any
+) -> AsyncIterator[httpx.AsyncClient]:
     """Serve on this task, which has the clock of the test."""
-    app = create_app(agent, store="memory", auth=by_header, settings=Settings(**settings))
+    app = create_app(agent, store=store, auth=by_header, settings=Settings(**settings))
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -132,6 +136,99 @@ async def test_a_run_that_waits_for_a_human_or_is_refused_takes_no_slot() -> Non
             if decided.status_code != 429:
                 break
         assert decided.json()["text"] == "Done."
+
+
+KINDS = ["completion", "stream-completion"]
+BUSY = {"prompt": "work", "thread_id": "busy"}
+
+
+async def turn(client: httpx.AsyncClient, kind: str, **body: Any) -> httpx.Response:
+    return await client.post(f"/agents/Solo/{kind}", json=body)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_turn_is_one_of_the_runs_at_once_until_it_ends(kind: str, gated: Gated) -> None:
+    agent = solo(call("work"), "Worked.", "Hello.", "And you?", tools=[gated.work])
+    async with serving(agent, auth=by_header, runs_at_once=1) as client:
+        client.headers["x-user"] = "ann"
+        first = asyncio.create_task(turn(client, kind, **BUSY))
+        await gated.begun.wait()
+        refused = await turn(client, kind, prompt="hi", thread_id="other")
+        assert "1 runs at once" in problem_of(refused, 429)["detail"]
+        assert refused.headers["retry-after"] == "1"
+        id = (await client.get("/sessions")).json()[0]["id"]
+        message = await client.post(f"/sessions/{id}/messages", json={"text": "hi"})
+        problem_of(message, 429)
+        assert (await client.get("/agents/Solo/threads/other")).status_code == 404
+        assert len((await client.get("/sessions")).json()) == 1  # nothing is stored of it
+        gated.go.set()
+        assert (await first).status_code == 200
+        for text in ("Hello.", "And you?"):  # at once: the answer of a turn frees its slot
+            assert text in (await turn(client, kind, prompt="hi", thread_id="other")).text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_client_that_leaves_its_turn_frees_the_slot(kind: str, gated: Gated) -> None:
+    agent = solo(call("work"), "Hello.", tools=[gated.work])
+    async with serving(agent, auth=by_header, runs_at_once=1) as client:
+        client.headers["x-user"] = "ann"
+        first = asyncio.create_task(turn(client, kind, **BUSY))
+        await gated.begun.wait()
+        first.cancel()
+        while (answer := await turn(client, kind, prompt="hi")).status_code == 429:
+            pass
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_what_a_turn_has_used_counts(kind: str, clock: FakeClock) -> None:
+    agent = solo(answer_of(300), answer_of(1), answer_of(1))
+    async with asking(agent, tokens_per_minute=100) as client:
+        assert (await turn(client, kind, prompt="hi")).status_code == 200
+        refused = await turn(client, kind, prompt="hi")
+        assert "100 tokens in a minute" in problem_of(refused, 429)["detail"]
+        assert refused.headers["retry-after"] == "121"
+        clock.advance(121)
+        assert (await turn(client, kind, prompt="hi")).status_code == 200
+
+
+@pytest.mark.parametrize("is_earlier", [True, False])
+@pytest.mark.parametrize("accept", ["application/json", "text/event-stream"])
+async def test_a_turn_that_goes_on_with_a_decision_is_limited_too(
+    accept: str, is_earlier: bool, clock: FakeClock, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path}/a.db"
+    agent = solo(call("approve"), answer_of(300), answer_of(1), tools=[approve])
+    if is_earlier:
+        reply = await agent.replace(checkpointer=store).ainvoke("go", thread_id="t")
+        asked = reply.interrupts[0].id
+    async with asking(agent, store=store, runs_at_once=1, tokens_per_minute=100) as client:
+        client.headers["x-tenant"] = "default"
+        if not is_earlier:
+            first = (await turn(client, "completion", prompt="go", thread_id="t")).json()
+            asked = first["interrupts"][0]["id"]
+        client.headers["accept"] = accept
+        decided = await turn(client, "resume", thread_id="t", decisions={asked: True})
+        assert decided.status_code == 200, decided.text
+        refused = await turn(client, "completion", prompt="hi")
+        assert "100 tokens in a minute" in problem_of(refused, 429)["detail"]
+        clock.advance(200)
+        assert (await turn(client, "completion", prompt="hi")).status_code == 200
+
+
+async def test_a_decision_of_a_turn_is_one_of_the_runs_at_once(gated: Gated) -> None:
+    agent = solo(call("approve"), call("work"), "Done.", tools=[approve, gated.work])
+    async with serving(agent, auth=by_header, runs_at_once=1) as client:
+        client.headers["x-user"] = "ann"
+        asked = (await turn(client, "completion", prompt="go", thread_id="t")).json()
+        decisions = {asked["interrupts"][0]["id"]: True}
+        id = await opened(client)
+        deciding = asyncio.create_task(turn(client, "resume", thread_id="t", decisions=decisions))
+        await gated.begun.wait()
+        message = await client.post(f"/sessions/{id}/messages", json={"text": "hi"})
+        problem_of(message, 429)
+        gated.go.set()
+        assert (await deciding).json()["text"] == "Done."
 
 
 def test_accounts_are_bounded_however_many_ask(
