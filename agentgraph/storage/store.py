@@ -156,4 +156,4 @@ def _lock_key(thread_id: str) -> int:
 
 def stale_owner(ownership: Ownership) -> StaleOwner:
     """Return the error of a write to a session that has another owner by now."""
-    return StaleOwner(f"session {ownership.thread_id!r} has another owner by now")
+    return StaleOwner(f"the session of thread {ownership.thread_id!r} has another owner by now")

@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Command, StateSnapshot
 
 from agentgraph.clock import new_id
-from agentgraph.errors import StaleOwner, StorageError
+from agentgraph.errors import StorageError
 from agentgraph.graphs.compiled import AnyCompiledGraph
 from agentgraph.graphs.public_graph import run_whole, whole_state
 from agentgraph.routing.frozen_json import thaw
@@ -25,6 +25,7 @@ from agentgraph.sessions.envelopes.envelope import EV_CANCELLED, EV_REWOUND
 from agentgraph.sessions.envelopes.packet import UnfinishedTurn
 from agentgraph.sessions.log import InboxEntry, Log
 from agentgraph.sessions.log.protocol import DamagedSession
+from agentgraph.sessions.log.rows import stale_owner
 from agentgraph.sessions.rounds.owned_session import OwnedSession, inside_session
 from agentgraph.sessions.rounds.round import ATTEMPTS, Round, give_up
 from agentgraph.sessions.rounds.unfinished_turns import end_cancelled_input, unfinished_turn
@@ -157,7 +158,7 @@ class Execution:
         if number is None or number != self._lease_number:
             stored_session = await self._hub.log.load(self.session.id)
             if stored_session is None or stored_session.epoch != self.session.epoch:
-                raise StaleOwner(f"session {self.session.id!r} has another owner by now")
+                raise stale_owner(self.session.id)
             self._lease_number = number
 
     async def _delete_checkpoints(self) -> None:
@@ -233,7 +234,8 @@ class Execution:
         except StorageError as error:
             if error.code != DAMAGED_THREAD:
                 raise
-            text = f"session {self.session.id!r} cannot go on with its round: {error}"
+            id = self.session.record.session_id
+            text = f"session {id!r} cannot go on with its round: {error}"
             raise DamagedSession(text, self.session.id) from error
 
     async def _withdraw_questions(self) -> None:

@@ -41,7 +41,7 @@ from agentgraph.sessions.hub.arguments import (
 from agentgraph.sessions.hub.erasure import check_erasable, erase
 from agentgraph.sessions.hub.session import Session
 from agentgraph.sessions.log import AppendNotice, Log, SessionQuery, SessionSummary, open_log
-from agentgraph.sessions.log.blobs import copy_blobs
+from agentgraph.sessions.log.blobs import shared_blobs
 from agentgraph.sessions.log.live import LiveNotice, WatchNotice
 from agentgraph.sessions.log.protocol import is_unknown
 from agentgraph.sessions.log.rows import to_ascii, unknown_session
@@ -298,7 +298,7 @@ class Hub:
         key = key_of(id, tenant)
         stored_session = await load_readable(self.log, key)
         if stored_session is None:
-            raise unknown_session(id)
+            raise unknown_session(key)
         session = self.handle(stored_session.record)
         if stored_session.record.graph:  # else the record is damaged, and read in part
             session.record = stored_session.record
@@ -375,7 +375,7 @@ class Hub:
         key = key_of(id, tenant)
         stored_session = await load_readable(self.log, key)
         if stored_session is None:
-            raise unknown_session(id)
+            raise unknown_session(key)
         check_erasable(stored_session.record)
         await self.spawn(erase(self, key))
         handle = self._sessions.pop(key, None)
@@ -401,8 +401,8 @@ class Hub:
         page = Page(state, rules)
         run_in_context(ask_again, page)
         copies, state = [*copies, *page.envelopes], page.state
-        await self.log.create(fork, copies, state, due_at=next_due(fork, state), runnable=False)
-        await copy_blobs(self.log, record.key, fork.key, copies)
+        due_at, blobs = next_due(fork, state), shared_blobs(copies, record.key)
+        await self.log.create(fork, copies, state, due_at=due_at, runnable=False, blobs=blobs)
         handle = self.handle(fork)
         await handle.refresh()
         return handle

@@ -93,7 +93,7 @@ class SessionReader:
     @property
     def _now(self) -> SessionState:
         if self._is_forgotten:
-            raise unknown_session(self.id)
+            raise unknown_session(self.key)
         owned_session = self._hub.drivers.owned_session(self.key)
         return owned_session.state if owned_session is not None else self._state
 
@@ -224,7 +224,7 @@ class SessionReader:
         `reader` is as for `history`.
         """
         if self._is_forgotten:
-            raise unknown_session(self.id)
+            raise unknown_session(self.key)
         hub, may_see = self._hub, self._sight_of(reader)
         envelopes = watch(hub.log, hub.subscribers, self.key, _sequence(after), may_see)
         return envelopes if reader is None else _for_participant(envelopes)
@@ -263,7 +263,7 @@ class SessionReader:
         """
         hub, may_see = self._hub, self._sight_of(reader)
         if self._is_forgotten:
-            raise unknown_session(self.id)
+            raise unknown_session(self.key)
 
         def show(envelope: Envelope) -> Envelope | None:
             if not may_see(envelope):
@@ -346,7 +346,7 @@ class SessionReader:
         """Raise if the hub is closed, or the session forgotten."""
         self._hub.check_open()
         if self._is_forgotten:
-            raise unknown_session(self.id)
+            raise unknown_session(self.key)
 
     def is_of(self, record: SessionRecord) -> bool:
         """Tell whether a record is of this session, and not of a later one with its id."""

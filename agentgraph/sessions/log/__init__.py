@@ -20,6 +20,7 @@ from agentgraph.sessions.log.protocol import (
     Log,
     SessionQuery,
     SessionSummary,
+    SharedBlobs,
     StoredSession,
 )
 from agentgraph.sessions.state.state import is_milestone_due
@@ -42,6 +43,7 @@ __all__ = [
     "SQLiteLog",
     "SessionQuery",
     "SessionSummary",
+    "SharedBlobs",
     "StoredSession",
     "is_milestone_due",
     "open_log",

@@ -13,7 +13,8 @@ from typing import Any
 from agentgraph.sessions.envelopes.blobs import MAX_INLINE_BYTES, digests_in, put_back, take_out
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.envelopes.envelope import Envelope
-from agentgraph.sessions.log.protocol import DamagedSession, Log
+from agentgraph.sessions.log.protocol import DamagedSession, Log, SharedBlobs
+from agentgraph.sessions.state.record import id_of
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ async def with_blobs(log: Log, session_id: str, envelopes: Sequence[Envelope]) -
             result.append(put_back(envelope, blobs) if digests[envelope.sequence] else envelope)
         except (KeyError, ValueError) as error:
             raise DamagedSession(
-                f"session {session_id!r} lacks a part of sequence {envelope.sequence} "
+                f"session {id_of(session_id)!r} lacks a part of sequence {envelope.sequence} "
                 f"({type(error).__name__}: {error}): restore its blobs from a backup",
                 session_id,
                 envelope.sequence,
@@ -79,8 +80,7 @@ async def with_blobs(log: Log, session_id: str, envelopes: Sequence[Envelope]) -
     return result
 
 
-async def copy_blobs(log: Log, source: str, target: str, envelopes: Sequence[Envelope]) -> None:
-    """Store what envelopes refer to in another session, which has copies of them."""
-    for envelope in envelopes:
-        if digests := {*digests_in(envelope)}:
-            await log.store_blobs(target, await log.blobs(source, digests))
+def shared_blobs(envelopes: Iterable[Envelope], source: str) -> SharedBlobs | None:
+    """Return what copies of envelopes of a session refer to, None if that is nothing."""
+    digests = {digest for envelope in envelopes for digest in digests_in(envelope)}
+    return SharedBlobs(source, digests) if digests else None

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import count, product
 from typing import TypeAlias
 
-from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.envelopes.envelope import Envelope
+from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listeners import Listeners
 from agentgraph.sessions.log.live import MemoryLiveTable
 from agentgraph.sessions.log.protocol import (
@@ -26,6 +26,7 @@ from agentgraph.sessions.log.protocol import (
     InboxEntry,
     SessionQuery,
     SessionSummary,
+    SharedBlobs,
     StoredSession,
 )
 from agentgraph.sessions.log.webhooks import MemoryWebhookTable
@@ -112,12 +113,13 @@ class MemoryLog:
         due_at: float | None = None,
         runnable: bool | None = None,
         parent_epoch: int | None = None,
+        blobs: SharedBlobs | None = None,
     ) -> bool:
         key = record.key
         if parent_epoch is not None:
             parent = self._sessions.get(record.parent_key or "")
             if parent is None or parent.epoch != parent_epoch:
-                raise StaleOwner(f"session {record.parent_key!r} has another owner by now")
+                raise r.stale_owner(record.parent_key or "")
         if key in self._sessions:
             return False
         is_runnable = state.is_runnable if runnable is None else runnable
@@ -126,6 +128,9 @@ class MemoryLog:
         )
         session.epoch = self._lowest_epoch
         session.add(envelopes)
+        if blobs is not None and (source := self._sessions.get(blobs.session_id)) is not None:
+            own_digests = [digest for digest in blobs.digests if digest in source.blobs]
+            session.blobs.update({digest: source.blobs[digest] for digest in own_digests})
         for place in _places(record):
             self._index.setdefault(place, {})[key] = session
         self._listeners.notify(key)
@@ -174,13 +179,11 @@ class MemoryLog:
     ) -> None:
         session = self._session(session_id)
         if epoch is not None and session.epoch != epoch:
-            raise StaleOwner(f"session {session_id!r} has another owner by now")
+            raise r.stale_owner(session_id)
         if session.state.is_ended:
-            raise SessionClosed(f"session {session_id!r} is {session.state.status}")
+            raise r.session_ended(session_id, session.state.status)
         if len(session.envelopes) != head:
-            raise RoundConflict(
-                f"session {session_id!r} is at {len(session.envelopes)}, not {head}"
-            )
+            raise r.session_moved(session_id, len(session.envelopes))
         # An accepted entry that remains in the inbox of a session that ends would be lost.
         if state.is_ended and any(key not in admitted_ids for key in session.inbox):
             raise InboxConflict()
@@ -239,7 +242,7 @@ class MemoryLog:
         if idempotency_key is not None and key in session.keys:
             return session.keys[key]
         if session.state.is_ended:
-            raise SessionClosed(f"session {session_id!r} is {session.state.status}")
+            raise r.session_ended(session_id, session.state.status)
         if idempotency_key is not None:
             session.keys[key] = entry.envelope_id
         session.inbox[entry.envelope_id] = replace(entry, order=next(self._order))
@@ -285,7 +288,7 @@ class MemoryLog:
     async def attempt(self, session_id: str, epoch: int) -> int:
         session = self._session(session_id)
         if session.epoch != epoch:
-            raise StaleOwner(f"session {session_id!r} has another owner by now")
+            raise r.stale_owner(session_id)
         session.attempts += 1
         return session.attempts
 
@@ -330,7 +333,7 @@ class MemoryLog:
     async def forget(self, session_id: str, epoch: int) -> None:
         session = self._session(session_id)
         if session.epoch != epoch:
-            raise StaleOwner(f"session {session_id!r} has another owner by now")
+            raise r.stale_owner(session_id)
         self._lowest_epoch = max(self._lowest_epoch, epoch + 1)
         del self._sessions[session_id]
         for place in _places(session.record):
@@ -344,5 +347,5 @@ class MemoryLog:
     def _session(self, session_id: str) -> _MemorySession:
         session = self._sessions.get(session_id)
         if session is None:
-            raise SessionError(f"there is no session {session_id!r}", code="unknown_session")
+            raise r.unknown_session(session_id)
         return session

@@ -34,6 +34,15 @@ class EmptyInbox(str):
     __slots__ = ()
 
 
+@dataclass(frozen=True, slots=True)
+class SharedBlobs:
+    """Blobs that a new session has of an earlier one, of which it has copies of envelopes."""
+
+    session_id: str
+    """The earlier session."""
+    digests: Collection[str]
+
+
 class InboxConflict(SessionError):
     """An entry arrived in the inbox while a session was being closed: admit it too, then close."""
 
@@ -223,8 +232,11 @@ class Log(Protocol):
         due_at: float | None = None,
         runnable: bool | None = None,
         parent_epoch: int | None = None,
+        blobs: SharedBlobs | None = None,
     ) -> bool:
         """Create a session with its first envelopes; return False if a session of this id exists.
+
+        `blobs` are the blobs to which these envelopes refer: they are copied, or nothing is stored.
 
         `due_at` is the instant of the session's next timer; `runnable` overrides that of the state.
         With a `parent_epoch` it raises `StaleOwner` unless its parent is there under this epoch.

@@ -345,19 +345,27 @@ def _read_entry(session_id: str, order: int, data: object) -> InboxEntry:
         raise _unreadable(session_id, f"number {order} of its inbox", error) from error
 
 
-def unknown_session(session_id: str) -> SessionError:
-    """Return the error for a session id that the log does not have."""
-    return SessionError(f"there is no session {session_id!r}", code="unknown_session")
+# Errors name a session by its id: its key, which a log has, tells the tenant too.
 
 
-def session_ended(session_id: str, status: object) -> SessionClosed:
+def unknown_session(key: str) -> SessionError:
+    """Return the error for a session that the log does not have."""
+    return SessionError(f"there is no session {id_of(key)!r}", code="unknown_session")
+
+
+def session_ended(key: str, status: object) -> SessionClosed:
     """Return the error for an operation on a session that has ended."""
-    return SessionClosed(f"session {session_id!r} is {status}")
+    return SessionClosed(f"session {id_of(key)!r} is {status}")
 
 
-def stale_owner(session_id: str) -> StaleOwner:
+def stale_owner(key: str) -> StaleOwner:
     """Return the error for a former owner whose session another hub has claimed."""
-    return StaleOwner(f"session {session_id!r} has another owner by now")
+    return StaleOwner(f"session {id_of(key)!r} has another owner by now")
+
+
+def session_moved(key: str, head: int) -> RoundConflict:
+    """Return the error for an append that does not begin at the head of a session."""
+    return RoundConflict(f"session {id_of(key)!r} is at {head} by now")
 
 
 def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError:
@@ -369,7 +377,7 @@ def refusal(session_id: str, row: Row | None, epoch: int | None) -> SessionError
         return stale_owner(session_id)
     if status in FINAL_STATUSES:
         return session_ended(session_id, status)
-    return RoundConflict(f"session {session_id!r} is at {head} by now")
+    return session_moved(session_id, head)
 
 
 def _json(data: object) -> Any:
@@ -411,8 +419,8 @@ def _unreadable(
 ) -> DamagedSession:
     reason = cause if isinstance(cause, str) else f"{type(cause).__name__}: {cause}"
     return DamagedSession(
-        f"session {session_id!r} cannot be read at {place} ({reason}): restore that from a backup, "
-        "or fork the session before it; other sessions are not affected",
+        f"session {id_of(session_id)!r} cannot be read at {place} ({reason}): restore that from a "
+        "backup, or fork the session before it; other sessions are not affected",
         session_id,
         sequence,
         session,

@@ -65,7 +65,7 @@ async def open_inner(
     session = await open_session(outer.log, team, record, parent_epoch=outer.epoch)
     if not is_inner_of(session.record, parent, team.name):
         raise SessionError(
-            f"session {session_id!r} does not serve round {parent.round} of {outer.id!r}",
+            f"session {session_id!r} does not serve round {parent.round} of {parent.session_id!r}",
             code="not_inner",
         )
     if outer.owner is not None:

@@ -9,11 +9,12 @@ import pytest
 
 from agentgraph.errors import RoundConflict, SessionClosed, SessionError, StaleOwner
 from agentgraph.sessions.envelopes.envelope import EV_SESSION_EXPIRED
-from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary
+from agentgraph.sessions.log import InboxConflict, Log, SessionQuery, SessionSummary, SharedBlobs
 from agentgraph.sessions.log.protocol import EmptyInbox
 from agentgraph.sessions.rounds.branch import state_at
 from agentgraph.sessions.state import state as states
 from agentgraph.sessions.state.fold import fold_all
+from agentgraph.sessions.state.record import Parent, session_key
 from agentgraph.sessions.state.state import SessionState
 from tests.sessions.conftest import OpenLog
 from tests.sessions.log.sessions_to_store import (
@@ -383,6 +384,47 @@ async def test_blobs_are_stored_before_what_refers_to_them_is_sent(opened: OpenL
         assert await (await opened()).blobs("s", ["d1", "d2"]) == blobs
     with pytest.raises(SessionError, match="nobody"):
         await (await opened()).store_blobs("nobody", {"d": "large"})
+
+
+async def test_blobs_of_a_copy_are_stored_with_it_or_not_at_all(opened: OpenLog) -> None:
+    writer = await Writer(await opened()).begin()
+    await writer.add(envelope(1), blobs={"d1": "one", "d2": "two"})
+    shared, state = SharedBlobs("s", ["d2", "d3"]), SessionState()
+
+    assert await (await opened()).create(record("copy"), [], state, blobs=shared)
+    assert await (await opened()).blobs("copy", ["d1", "d2", "d3"]) == {"d2": "two"}
+    other = SharedBlobs("s", ["d1"])
+    assert not await (await opened()).create(record("copy"), [], state, blobs=other)
+    assert await (await opened()).blobs("copy", ["d1"]) == {}
+    unknown = SharedBlobs("nobody", ["d1"])
+    assert await (await opened()).create(record("other"), [], state, blobs=unknown)
+    assert await (await opened()).blobs("other", ["d1"]) == {}
+
+
+async def test_errors_name_a_session_by_its_id_and_no_tenant(log: Log) -> None:
+    own = replace(record("mine"), tenant="acme")
+    key, state = own.key, SessionState.initial(own)
+    await log.create(own, [], state)
+    epoch = await log.claim(key, "owner", 0)
+    assert epoch is not None
+    inner = replace(own, session_id="inner", parent=Parent("mine", 1, "a"))
+    failures = [
+        log.append(key, [], 0, state, epoch=epoch + 1),
+        log.append(key, [], 7, state, epoch=epoch),
+        log.attempt(key, epoch + 1),
+        log.forget(key, epoch + 1),
+        log.create(inner, [], state, parent_epoch=epoch + 1),
+        log.read(session_key("acme", "nobody")),
+    ]
+    for failure in failures:
+        with pytest.raises(SessionError) as error:
+            await failure
+        assert "acme" not in str(error.value)
+    ended = replace(state, status="closed")
+    await log.append(key, [], 0, ended, epoch=epoch)
+    for late in (log.append(key, [], 0, ended), log.enqueue(key, waiting("w"))):
+        with pytest.raises(SessionClosed, match=r"^session 'mine' is closed$"):
+            await late
 
 
 async def test_a_refused_append_leaves_no_blobs(log: Log) -> None:

@@ -329,7 +329,7 @@ def test_append_that_reaches_no_multiple_asks_nothing_of_milestones(tmp_path: Pa
     made, said = record(), [envelope(n) for n in range(1, 11)]
     state = SessionState.initial(made)
     columns = {**r.record_columns(made), **r.state_columns(state, None)}
-    file.create(columns, [], {}, (), None)
+    file.create(columns, [], {}, (), None, None)
     for head in range(10):
         state = fold_all(state, said[head : head + 1])
         values = {"head": head, "count": 1, "said": 1, "epoch": None, "attempts": None}

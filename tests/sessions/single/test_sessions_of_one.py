@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import interrupt
 
 from agentgraph import Agent, Guards, Hub, Session, Team, sequence, set_context
-from agentgraph.errors import ConfigurationError, ModelError, SessionError
+from agentgraph.errors import ConfigurationError, ModelError, SessionError, StorageError
 from agentgraph.sessions import (
     EV_DECISION,
     EV_INTERRUPT,
@@ -251,6 +252,34 @@ async def test_a_fork_has_the_conversation_and_its_large_parts(log_url: str) -> 
         content: Any = model.requests[-1].messages[1].content
         assert content[1]["base64"] == image["base64"]
         assert len(await session.messages()) == 2
+
+
+class Full(MemoryLog):
+    """A log that stores no more blobs once it is full, as a server of it would that is killed."""
+
+    is_full = False
+
+    async def store_blobs(self, session_id: str, blobs: Mapping[str, str]) -> None:
+        if self.is_full:
+            raise StorageError("no space left")
+        await super().store_blobs(session_id, blobs)
+
+
+async def test_no_fork_is_without_its_large_parts() -> None:
+    image = {"type": "image", "base64": "A" * 200_000, "mime_type": "image/png"}
+    agent, log = echoing(), Full()
+    hub = Hub(log, InMemorySaver(), [SingleTeam.of(agent)], 30.0)
+    await hub.start(None)
+    async with hub:
+        session = await hub.session(agent)
+        await session.ask([{"type": "text", "text": "see"}, image])
+        log.is_full = True
+        with suppress(StorageError):
+            await session.fork(session.state.sequence)
+        for summary in await hub.sessions():
+            messages = await (await hub.get(summary.session_id)).messages()
+            assert messages[0].content[1]["base64"] == image["base64"]  # type: ignore[index]
+        assert len(await hub.sessions()) == 2
 
 
 def shape(messages: Sequence[AnyMessage]) -> list[Any]:

@@ -16,7 +16,7 @@ from agentgraph.sessions.envelopes.envelope import Envelope
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.postgres import sql
 from agentgraph.sessions.log.postgres.listener import payload_of
-from agentgraph.sessions.log.protocol import InboxConflict
+from agentgraph.sessions.log.protocol import InboxConflict, SharedBlobs
 from agentgraph.sessions.log.tables import POSTGRES, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due
 from agentgraph.storage.pool import Connection
@@ -51,6 +51,7 @@ class LogConnection:
         envelopes: Sequence[Envelope],
         labels: Sequence[str],
         parent: tuple[str, int] | None,
+        blobs: SharedBlobs | None,
     ) -> bool:
         """Create a session with its first envelopes; False if a session of this id exists.
 
@@ -78,6 +79,9 @@ class LogConnection:
             if is_milestone_due(0, len(rows)):
                 values = {"session_id": session_id, "head": 0, "count": len(rows)}
                 await self.ask(sql.ADD_MILESTONE, {**values, "snapshot": columns["snapshot"]})
+            if blobs is not None:
+                values = {"session_id": session_id, "source": r.to_ascii(blobs.session_id)}
+                await self.ask(sql.SHARE_BLOBS, {**values, "digests": list(blobs.digests)})
             await self.ask(sql.NOTIFY, {"payload": payload_of(session_id)})
         return True
 

@@ -39,6 +39,7 @@ from agentgraph.sessions.log.protocol import (
     InboxEntry,
     SessionQuery,
     SessionSummary,
+    SharedBlobs,
     StoredSession,
 )
 from agentgraph.sessions.state.record import SessionRecord
@@ -134,12 +135,13 @@ class PostgresLog:
         due_at: float | None = None,
         runnable: bool | None = None,
         parent_epoch: int | None = None,
+        blobs: SharedBlobs | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         labels = labels_of(record)
         parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
         is_new = await self._do(
-            lambda connection: connection.create(columns, envelopes, labels, parent)
+            lambda connection: connection.create(columns, envelopes, labels, parent, blobs)
         )
         if is_new:
             self._notify(record.key)

@@ -64,6 +64,11 @@ BLOBS = """
 SELECT digest, data FROM agentgraph_blobs
 WHERE session_id = %(session_id)s AND digest = ANY(%(digests)s::text[])
 """
+SHARE_BLOBS = """
+INSERT INTO agentgraph_blobs (session_id, digest, data)
+SELECT %(session_id)s::text, digest, data FROM agentgraph_blobs
+WHERE session_id = %(source)s AND digest = ANY(%(digests)s::text[])
+"""
 NOTIFY = f"SELECT pg_notify('{CHANNEL}', %(payload)s)"
 
 # Nobody else has written one of this sequence, unless the end of the log was removed by hand.

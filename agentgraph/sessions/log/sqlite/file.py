@@ -11,7 +11,7 @@ from typing import Any
 from agentgraph.errors import SessionError, StorageError
 from agentgraph.sessions.log import rows as r
 from agentgraph.sessions.log.listing import listing
-from agentgraph.sessions.log.protocol import InboxConflict, SessionQuery
+from agentgraph.sessions.log.protocol import InboxConflict, SessionQuery, SharedBlobs
 from agentgraph.sessions.log.sqlite import sql
 from agentgraph.sessions.log.tables import SQLITE, VERSIONS, due_migrations
 from agentgraph.sessions.state.state import FINAL_STATUSES, is_milestone_due
@@ -60,6 +60,7 @@ class SessionFile:
         keys: Mapping[str, str],
         labels: Sequence[str],
         parent: tuple[str, int] | None,
+        blobs: SharedBlobs | None,
     ) -> bool:
         """Create a session with its first envelopes; False if a session of this id exists.
 
@@ -77,6 +78,10 @@ class SessionFile:
             self.connection.executemany("INSERT INTO agentgraph_labels VALUES (?, ?, ?)", places)
             self._add(session_id, rows, keys, base=0)
             self._add_milestone(session_id, 0, len(rows), columns["snapshot"])
+            if blobs is not None:
+                source = r.to_ascii(blobs.session_id)
+                keys_of_blobs = [(session_id, source, digest) for digest in blobs.digests]
+                self.connection.executemany(sql.SHARE_BLOB, keys_of_blobs)
             self._uncommitted_changes += 1
         return True
 

@@ -26,6 +26,7 @@ from agentgraph.sessions.log.protocol import (
     InboxEntry,
     SessionQuery,
     SessionSummary,
+    SharedBlobs,
     StoredSession,
 )
 from agentgraph.sessions.log.sqlite.file import SessionFile
@@ -196,6 +197,7 @@ class SQLiteLog:
         due_at: float | None = None,
         runnable: bool | None = None,
         parent_epoch: int | None = None,
+        blobs: SharedBlobs | None = None,
     ) -> bool:
         columns = {**r.record_columns(record), **r.state_columns(state, due_at, runnable)}
         rows, keys = r.envelope_rows(envelopes, 0), r.keys_of(envelopes)
@@ -203,7 +205,9 @@ class SQLiteLog:
         parent = None if parent_epoch is None else (record.parent_key or "", parent_epoch)
 
         def work(access: _FileAccess) -> bool:
-            is_new = access.ask(lambda file: file.create(columns, rows, keys, labels, parent))
+            is_new = access.ask(
+                lambda file: file.create(columns, rows, keys, labels, parent, blobs)
+            )
             if is_new:
                 access.notify(record.key)
             return is_new

@@ -121,6 +121,10 @@ FORGET = (
     "DELETE FROM agentgraph_webhooks WHERE session_id = :session_id",
     "DELETE FROM agentgraph_sessions WHERE session_id = :session_id",
 )
+SHARE_BLOB = """
+INSERT INTO agentgraph_blobs (session_id, digest, data)
+SELECT ?, digest, data FROM agentgraph_blobs WHERE session_id = ? AND digest = ?
+"""
 # The indexes are named: for ORDER BY the planner would otherwise scan all sessions.
 # The last column tells whether the inbox has an entry.
 UNFINISHED_SESSIONS = """
