@@ -39,6 +39,17 @@ _TAGS = {
 }
 _OF_BODIES = (400, 413)
 """The problems of every operation that has a body."""
+_OF_PRINCIPALS = (401, 403, 429, 500, 503)
+"""The problems of every operation that must know who asks: the middleware finds that out."""
+_CODES = {
+    401: "`unauthorized`: who asks is not known.",
+    429: "`limit_reached`: the principal has asked for more than it may.",
+    500: "`auth_failed`: the server cannot tell who asks. Others: it has failed; its log says why.",
+    503: "`issuer_unavailable`: the keys of tokens cannot be had. `shutdown`: the server stops. "
+    "Others: its store does not answer.",
+}
+"""What the problems of a status are, by their codes."""
+_HEADERS = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:
@@ -102,10 +113,10 @@ def _complete(operation: dict[str, Any], path: str) -> None:
     if not is_open:
         operation["security"] = [{"bearer": []}, {"key": []}, {}]
     responses = operation["responses"]
-    if not is_open:
-        bodies = _OF_BODIES if "requestBody" in operation else ()
-        for status in (401, 403, *bodies):
-            responses.setdefault(str(status), _problem(status))
+    bodies = _OF_BODIES if "requestBody" in operation else ()
+    # Without keys the server answers its own machine only: that refuses others on open paths too.
+    statuses = (403,) if is_open else (*_OF_PRINCIPALS, *bodies)
+    responses |= {str(status): _problem(status) for status in statuses}
     for response in responses.values():
         content = response.get("content", {})
         if "text/event-stream" in content:
@@ -117,7 +128,11 @@ def _complete(operation: dict[str, Any], path: str) -> None:
 
 def _problem(status: int) -> dict[str, Any]:
     content = {MEDIA_TYPE: {"schema": {"$ref": f"{_REF}Problem"}}}
-    return {"description": HTTPStatus(status).phrase, "content": content}
+    description = _CODES.get(status, HTTPStatus(status).phrase)
+    problem: dict[str, Any] = {"description": description, "content": content}
+    if status in _HEADERS:
+        problem["headers"] = {_HEADERS[status]: {"schema": {"type": "string"}}}
+    return problem
 
 
 @cache

@@ -97,7 +97,7 @@ class Problem(BaseModel):
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI responses of a route for the statuses."""
+    """Return the OpenAPI responses of a route for the statuses, beyond those that all have."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {
         status: {"model": Problem, "content": content, "description": HTTPStatus(status).phrase}

@@ -21,10 +21,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
     unsupported_method,
 )
+from starlette.requests import Request
 
 from agentgraph import Agent
 from agentgraph.testing import ScriptedModel, call
-from agentgraph_server import create_app
+from agentgraph_server import Principal, create_app
+from agentgraph_server.principals.auth import Auth, IssuerUnavailable
+from agentgraph_server.settings import Settings
 from tests.server.live_server import approve, serving_in_a_thread
 
 BOUNDED = settings(
@@ -136,6 +139,50 @@ def test_document_has_a_schema_for_every_body_answer_and_problem() -> None:
         for content in contents:
             for media_type, value in content.items():
                 assert value.get("schema"), (method, path, media_type)
+
+
+def failing(request: Request) -> Principal:
+    raise RuntimeError("no answer of the directory")
+
+
+def without_issuer(request: Request) -> Principal:
+    raise IssuerUnavailable("the issuer does not answer")
+
+
+@pytest.mark.parametrize(
+    ("auth", "client", "code"),
+    [
+        (lambda request: None, "127.0.0.1", "unauthorized"),
+        (lambda request: Principal("not legal"), "127.0.0.1", "principal"),
+        (lambda request: Principal("ann"), "127.0.0.1", "limit_reached"),
+        (failing, "127.0.0.1", "auth_failed"),
+        (without_issuer, "127.0.0.1", "issuer_unavailable"),
+        (None, "192.0.2.1", "forbidden"),
+    ],
+)
+async def test_what_is_answered_before_a_route_is_documented_on_each(
+    auth: Auth | None, client: str, code: str
+) -> None:
+    app = create_app(served(), store="memory", auth=auth, settings=Settings(requests_per_minute=1))
+    transport = httpx.ASGITransport(app, client=(client, 1))
+    codes: dict[str, list[str]] = {}
+    async with httpx.AsyncClient(transport=transport, base_url="http://server") as asking:
+        await asking.get("/served")  # that is all of the minute
+        for method, path in ROUTES:
+            if path == "/ready" and auth is not None:
+                continue  # this machine may ask it without a principal
+            answer = await asking.request(method, path)
+            if answer.is_success:
+                continue
+            operation = DOCUMENT["paths"][path][method.lower()]
+            response = operation["responses"][str(answer.status_code)]
+            names = {"WWW-Authenticate", "Retry-After"} & {*response.get("headers", {})}
+            assert {name for name in names if name in answer.headers} == names, (method, path)
+            codes.setdefault(answer.json()["code"], []).append(path)
+    paths = {path for _, path in ROUTES}
+    assert codes.keys() == {code}
+    is_open = {"/health", "/ok", "/ready"} if auth is not None else set()
+    assert {*codes[code]} == paths - is_open
 
 
 def test_document_names_each_operation_and_says_what_it_is() -> None:

@@ -37,7 +37,7 @@ from agentgraph_server.wire import address
 router = APIRouter(tags=["agents"])
 
 # The error responses of a turn, for the OpenAPI document.
-_TURN = problems(403, 404, 409, 422, 429, 502, 503)
+_TURN = problems(404, 409, 422, 502)
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 
 
@@ -125,7 +125,7 @@ async def describe_agent(agent: AgentInPath, principal: Reader) -> AgentDetail:
     return AgentDetail(**card.model_dump(), mermaid=participant.mermaid())
 
 
-@router.get("/agents/{name}/threads/{thread_id}", responses=problems(403, 404, 422, 503))
+@router.get("/agents/{name}/threads/{thread_id}", responses=problems(404, 422))
 async def read_thread(
     threads: ThreadsInPath, thread_id: ThreadInPath, principal: Reader
 ) -> ThreadView:
@@ -142,7 +142,7 @@ async def read_thread(
 @router.delete(
     "/agents/{name}/threads/{thread_id}",
     status_code=204,
-    responses=problems(403, 404, 409, 422, 503),
+    responses=problems(404, 409, 422),
 )
 async def forget_thread(
     threads: ThreadsInPath, thread_id: ThreadInPath, principal: Runner

@@ -58,7 +58,7 @@ class DecisionView(BaseModel):
         )
 
 
-@router.get("/decisions", responses=problems(401, 403, 422, 503))
+@router.get("/decisions", responses=problems(422))
 async def list_all_decisions(
     hub: HubOfApp,
     principal: Decider,
@@ -79,7 +79,7 @@ async def list_all_decisions(
     return decisions
 
 
-@router.get("/sessions/{id}/decisions", responses=problems(401, 403, 404, 422, 503))
+@router.get("/sessions/{id}/decisions", responses=problems(404, 422))
 async def list_decisions(own: ReadableSession) -> list[DecisionView]:
     """List what waits for a decision in a session."""
     return [*await _waiting(own)]

@@ -16,7 +16,6 @@ from agentgraph.remote import Principal
 from agentgraph.sessions import Hub
 from agentgraph_server.principals.access_control import is_local
 from agentgraph_server.principals.principal import Forbidden
-from agentgraph_server.problems import problems
 
 router = APIRouter(tags=["health"])
 
@@ -76,7 +75,6 @@ async def tell_ok() -> Ok:
 
 @router.get(
     "/ready",
-    responses=problems(401, 403, 503),
     dependencies=[Depends(_prober)],
 )
 async def tell_readiness(request: Request) -> Readiness:

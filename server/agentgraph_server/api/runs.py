@@ -134,7 +134,7 @@ Accept = Annotated[str, Header(include_in_schema=False)]
 
 _STREAM = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
 BEGIN = {
-    **problems(401, 403, 404, 409, 413, 422, 429, 502, 503),
+    **problems(404, 409, 413, 422, 502),
     200: {"model": AnswerView, **_STREAM, "description": "The answer, or the events of the run."},
 }
 
@@ -210,7 +210,7 @@ def _wait_of(prefer: str) -> float | None:
     status_code=200,
     response_class=Response,
     responses={
-        **problems(401, 403, 404, 422, 503),
+        **problems(404, 422),
         200: {**_STREAM, "description": "Envelopes and live events, each with its id."},
         204: {"description": "The session has ended, and all of it was read."},
     },
@@ -244,7 +244,7 @@ ReadableRun = Annotated[tuple[OwnSession, Run], Depends(_to_read)]
 RunnableRun = Annotated[tuple[OwnSession, Run], Depends(_to_run)]
 
 
-@router.get("/runs/{run_id}", responses=problems(401, 403, 404, 422, 503))
+@router.get("/runs/{run_id}", responses=problems(404, 422))
 async def read_run(own_run: ReadableRun) -> RunView:
     """Tell what has become of an input."""
     _, run = own_run
@@ -256,7 +256,7 @@ async def read_run(own_run: ReadableRun) -> RunView:
     status_code=200,
     response_class=Response,
     responses={
-        **problems(401, 403, 404, 422, 503),
+        **problems(404, 422),
         200: {**_STREAM, "description": "The events of the run; the last one is `done`."},
     },
 )
@@ -271,9 +271,7 @@ def _place(last_event_id: str) -> str | None:
     return last_event_id if re.match(CURSOR, last_event_id) else None
 
 
-@router.post(
-    "/runs/{run_id}/cancel", status_code=204, responses=problems(401, 403, 404, 409, 422, 503)
-)
+@router.post("/runs/{run_id}/cancel", status_code=204, responses=problems(404, 409, 422))
 async def cancel_run(own_run: RunnableRun) -> Response:
     """End a run; what it did is kept. One that has ended stays as it is, and so do all others."""
     own, run = own_run
@@ -282,7 +280,7 @@ async def cancel_run(own_run: RunnableRun) -> Response:
     return Response(status_code=204)
 
 
-@router.get("/sessions/{id}/runs", responses=problems(401, 403, 404, 422, 503))
+@router.get("/sessions/{id}/runs", responses=problems(404, 422))
 async def list_runs(
     own: ReadableSession, limit: Annotated[int, Field(ge=1, le=100)] = 20
 ) -> list[RunView]:

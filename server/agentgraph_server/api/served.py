@@ -126,10 +126,10 @@ def _team(name: Annotated[Name, Path()], teams: TeamsOfApp) -> CompiledTeam:
 
 
 TeamInPath = Annotated[CompiledTeam, Depends(_team)]
-_READ = problems(401, 403, 404, 422)
+_READ = problems(404, 422)
 
 
-@router.get("/served", responses=problems(401, 403))
+@router.get("/served")
 async def list_served(teams: TeamsOfApp, principal: Reader) -> list[ServedCard]:
     """List what is served."""
     return [card_of(_subject(team), name) for name, team in teams.items()]

@@ -216,8 +216,8 @@ class ReceiptView(BaseModel):
         return cls(run_id=receipt.id)
 
 
-_READ = problems(401, 403, 404, 422, 503)
-_CHANGE = problems(401, 403, 404, 409, 422, 503)
+_READ = problems(404, 422)
+_CHANGE = problems(404, 409, 422)
 
 
 @router.post("/sessions", status_code=201, responses=_CHANGE)
@@ -248,7 +248,7 @@ def _agents_of(request: Request, name: str) -> Sequence[str | None]:
     return () if team is None else (team.name, *team.names, team.supervisor_name)
 
 
-@router.get("/sessions", responses=problems(401, 403, 404, 422, 503))
+@router.get("/sessions", responses=problems(404, 422))
 async def list_sessions(
     hub: HubOfApp,
     principal: Reader,
@@ -325,7 +325,7 @@ async def read_state(own: ReadableSession) -> SessionStateView:
     return SessionStateView.of(own.session)
 
 
-@router.get("/sessions/{id}/explain/{sequence}", responses=problems(401, 403, 404, 409, 422, 503))
+@router.get("/sessions/{id}/explain/{sequence}", responses=problems(404, 409, 422))
 async def explain_decision(
     own: ReadableSession, sequence: Annotated[int, Path(ge=1)]
 ) -> ExplanationView:

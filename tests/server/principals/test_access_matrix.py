@@ -15,6 +15,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
+from httpx_sse import EventSource, ServerSentEvent
 from langchain_core.messages import AnyMessage
 
 from agentgraph import Agent
@@ -25,7 +26,8 @@ from agentgraph_server.principals.principal import SCOPES
 from agentgraph_server.settings import Settings
 from tests.server.live_server import approve, problem_of
 
-Of = Literal["session", "run", "thread", "all", "nobody", "agents"]
+Of = Literal["session", "run", "thread", "all", "nobody"]
+NOT_THERE = {"other person": 404, "other tenant": 404}
 
 
 @dataclass(frozen=True)
@@ -35,11 +37,17 @@ class Rule:
     scope: str | None
     """The scope without which it is 403."""
     of: Of
-    """`session`, `run`, `thread`: what of others is 404. `all`: its own, or what all may see.
-    `nobody`: no key is needed. `agents`: the older routes."""
+    """`session`, `run`, `thread`: what of others is as what is not there. `all`: its own, or what
+    all may see. `nobody`: no key is needed."""
     body: Mapping[str, Any] | None = None
+    """It may have the ids of the owner, as `{thread_id}`."""
     query: str = ""
+    foreign: Mapping[str, int] = field(default_factory=lambda: NOT_THERE)
+    """What others get for a session, a run or a thread."""
 
+
+PROMPT = {"prompt": "hi", "thread_id": "{thread_id}"}
+TAKEN = {"other person": 404}
 
 RULES: dict[tuple[str, str], Rule] = {
     ("GET", "/health"): Rule(None, "nobody"),
@@ -81,15 +89,21 @@ RULES: dict[tuple[str, str], Rule] = {
     ),
     ("GET", "/ok"): Rule(None, "nobody"),
     ("GET", "/ready"): Rule(None, "nobody"),  # from this machine
-    ("GET", "/agents"): Rule("read", "agents"),
-    ("GET", "/agents/{name}"): Rule("read", "agents"),
-    ("POST", "/agents/{name}/completion"): Rule("run", "agents", {"prompt": "hi"}),
-    ("POST", "/agents/{name}/stream-completion"): Rule("run", "agents", {"prompt": "hi"}),
+    ("GET", "/agents"): Rule("read", "all"),
+    ("GET", "/agents/{name}"): Rule("read", "all"),
+    # Where nothing is, a prompt begins a thread: another tenant's is another one.
+    ("POST", "/agents/{name}/completion"): Rule("run", "thread", PROMPT, foreign=TAKEN),
+    ("POST", "/agents/{name}/stream-completion"): Rule("run", "thread", PROMPT, foreign=TAKEN),
     ("POST", "/agents/{name}/resume"): Rule(
-        "decide", "agents", {"thread_id": "t", "decisions": {"q": True}}
+        "decide",
+        "thread",
+        {"thread_id": "{thread_id}", "decisions": {"{interrupt_id}": True}},
+        foreign={"other person": 409, "other tenant": 409},
     ),
     ("GET", "/agents/{name}/threads/{thread_id}"): Rule("read", "thread"),
-    ("DELETE", "/agents/{name}/threads/{thread_id}"): Rule("run", "agents"),
+    ("DELETE", "/agents/{name}/threads/{thread_id}"): Rule(
+        "run", "thread", foreign={"other person": 204, "other tenant": 204}
+    ),
 }
 """Each route of the server: one that is not here fails `test_every_route_has_its_rule`."""
 
@@ -123,15 +137,29 @@ class World:
     ids: dict[str, str] = field(default_factory=dict)
 
     async def ask(
-        self, key: str | None, method: str, path: str, ids: Mapping[str, str] | None = None
+        self,
+        key: str | None,
+        method: str,
+        path: str,
+        ids: Mapping[str, str] | None = None,
+        accept: str = "*/*",
     ) -> httpx.Response:
         """Send what a route takes, with the ids of the owner or with others."""
         rule = RULES["GET" if method == "HEAD" else method, path]
-        names = {name: quote(id, safe="") for name, id in ({**self.ids, **(ids or {})}).items()}
+        all_ids = {**self.ids, **(ids or {})}
+        names = {name: quote(id, safe="") for name, id in all_ids.items()}
         address = path.format(**names) + rule.query
-        headers = {} if key is None else {"X-API-Key": self.keys[key]}
-        body = None if method == "HEAD" else rule.body
+        headers = {"Accept": accept, **({} if key is None else {"X-API-Key": self.keys[key]})}
+        body = None if method == "HEAD" else _with_ids(rule.body, all_ids)
         return await self.client.request(method, address, json=body, headers=headers)
+
+
+def _with_ids(value: Any, ids: Mapping[str, str]) -> Any:
+    """Return a body with ids in the places that are named by `{…}`."""
+    if isinstance(value, Mapping):
+        return {_with_ids(name, ids): _with_ids(item, ids) for name, item in value.items()}
+    is_place = isinstance(value, str) and value.startswith("{")
+    return ids[value.strip("{}")] if is_place else value
 
 
 @asynccontextmanager
@@ -189,20 +217,31 @@ async def test_who_may_not_is_refused(tmp_path: Path) -> None:
         for (method, path), rule in RULES.items():
             for key, status in refusals(rule).items():
                 about = f"{method} {path} with the key {key!r}"
-                problem = checked(about, await it.ask(key, method, path), status)
-                assert problem["code"] in CODES, about
+                answer = await it.ask(key, method, path)
+                if status == 204:
+                    assert answer.status_code == 204, about  # nothing of its own is there
+                else:
+                    assert checked(about, answer, status)["code"] in CODES, about
                 if method == "GET":
                     head = await it.ask(key, "HEAD", path)
                     assert head.status_code in (status, 405), about
-            if rule.of in ("session", "run"):
-                await _is_as_unknown(it, method, path)
+            if "other tenant" in rule.foreign and rule.of in ("session", "run", "thread"):
+                for key in rule.foreign:
+                    await _is_as_unknown(it, key, method, path)
         unchanged = await it.ask("owner", "GET", "/sessions/{id}/decisions")
         assert [one["interrupt_id"] for one in unchanged.json()] == [it.ids["interrupt_id"]]
         log = (await it.ask("owner", "GET", "/sessions/{id}/log")).json()
         assert [one["event_type"] for one in log][-1] == "ag.interrupt"
 
 
-CODES = ("unauthorized", "forbidden", "unknown_session", "unknown_run", "unknown_thread")
+CODES = (
+    "unauthorized",
+    "forbidden",
+    "unknown_session",
+    "unknown_run",
+    "unknown_thread",
+    "unknown_interrupt",
+)
 
 
 def refusals(rule: Rule) -> dict[str | None, int]:
@@ -213,7 +252,7 @@ def refusals(rule: Rule) -> dict[str | None, int]:
     if rule.scope is not None:
         statuses[f"without {rule.scope}"] = 403
     if rule.of in ("session", "run", "thread"):
-        statuses.update({"other person": 404, "other tenant": 404})
+        statuses.update(rule.foreign)
     return statuses
 
 
@@ -223,19 +262,57 @@ def checked(about: str, answer: httpx.Response, status: int) -> dict[str, Any]:
     return problem_of(answer, status)
 
 
-async def _is_as_unknown(it: World, method: str, path: str) -> None:
+async def _is_as_unknown(it: World, key: str, method: str, path: str) -> None:
     """Check that what is another's is answered as what is not there: nobody learns that it is."""
-    name = "run_id" if RULES[method, path].of == "run" else "id"
-    foreign = await it.ask("other person", method, path)
-    unknown = await it.ask("other person", method, path, {name: "nothing"})
+    name = {"session": "id", "run": "run_id", "thread": "thread_id"}[RULES[method, path].of]
+    foreign = await it.ask(key, method, path)
+    unknown = await it.ask(key, method, path, {name: "nothing"})
+    assert foreign.status_code == unknown.status_code
     assert foreign.text.replace(it.ids[name], "nothing") == unknown.text
     assert foreign.headers.keys() == unknown.headers.keys()
+
+
+async def test_a_stream_of_decisions_tells_nothing_of_the_threads_of_others(tmp_path: Path) -> None:
+    async with world(tmp_path) as it:
+        path, accept = "/agents/{name}/resume", "text/event-stream"
+        for key in ("other person", "other tenant"):
+            foreign = await it.ask(key, "POST", path, accept=accept)
+            unknown = await it.ask(key, "POST", path, {"thread_id": "nothing"}, accept)
+            (first, second) = (
+                [(one.event, one.json()["message"]) for one in events[:1]] + [events[1].event]
+                for events in (frames(foreign), frames(unknown))
+            )
+            assert str(first).replace(it.ids["thread_id"], "nothing") == str(second)
+            assert "unknown_interrupt" in foreign.text
+        assert len((await it.ask("owner", "GET", "/decisions")).json()) == 1
+
+
+def frames(answer: httpx.Response) -> list[ServerSentEvent]:
+    """Return the events of a stream that has ended."""
+    return list(EventSource(answer).iter_sse())
+
+
+@pytest.mark.parametrize("kind", ["completion", "stream-completion"])
+async def test_a_prompt_of_another_tenant_begins_a_thread_of_its_own(
+    kind: str, tmp_path: Path
+) -> None:
+    async with world(tmp_path) as it:
+        answer = await it.ask("other tenant", "POST", f"/agents/{{name}}/{kind}")
+        assert answer.status_code == 200 and it.ids["interrupt_id"] not in answer.text
+        own = {}
+        for key in ("owner", "other tenant"):
+            thread = await it.ask(key, "GET", "/agents/{name}/threads/{thread_id}")
+            own[key] = [message["text"] for message in thread.json()["messages"]]
+        assert (own["owner"][0], own["other tenant"][0]) == ("go", "hi")
+        removed = await it.ask("other tenant", "DELETE", "/agents/{name}/threads/{thread_id}")
+        assert removed.status_code == 204
+        assert len((await it.ask("owner", "GET", "/decisions")).json()) == 1
 
 
 async def test_who_may_needs_one_scope_and_no_more(tmp_path: Path) -> None:
     async with world(tmp_path) as it:
         for (method, path), rule in RULES.items():
-            if rule.of not in ("nobody", "agents"):
+            if rule.of != "nobody":
                 await _begin(it)
                 key = "owner" if rule.scope is None else f"only {rule.scope}"
                 answer = await it.ask(key, method, path)
