@@ -11,7 +11,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.prebuilt import InjectedState
-from langgraph.types import Command
+from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
 
 from agentgraph import Agent, Patcher
@@ -19,6 +19,7 @@ from agentgraph.testing import ScriptedModel, call
 from agentgraph_server import Principal
 from tests.flow.planned_work import flow_of, plan, verdict
 from tests.server.live_server import approve, lookup, names, problem_of, serving, solo, told
+from tests.server.principals.test_current_principal import by_header
 
 COMPLETION = "/agents/Solo/completion"
 RESUME = "/agents/Solo/resume"
@@ -46,6 +47,33 @@ async def test_thread_is_shown_as_it_was_stored(store: str) -> None:
 
     assert [m["text"] for m in thread["messages"]] == ["hi", "", "A7 is lost", "It is lost."]
     assert (thread["busy"], thread["interrupts"]) == (False, [])
+
+
+async def test_thread_that_somebody_has_taken_over_is_not_there_for_others(store: str) -> None:
+    calls: list[str] = []
+
+    def pay() -> str:
+        """Pay, if a human agrees."""
+        interrupt("pay?")
+        calls.append("paid")
+        return "paid"
+
+    agent = solo(call("pay"), "hello", "paid", tools=[pay])
+    agent = agent.replace(checkpointer=InMemorySaver())  # where the thread stays as it was
+    asked = (await agent.ainvoke("hi", thread_id="t")).interrupts[0].id
+    async with serving(agent, store=store, auth=by_header) as client:
+        client.headers.update({"x-user": "ann", "x-tenant": "default"})
+        assert (await client.post(COMPLETION, json=NEXT)).json()["text"] == "hello"
+        before = (await client.get(THREAD)).json()
+        bob = {"x-user": "bob"}
+        problem_of(await client.get(THREAD, headers=bob), 404)
+        problem_of(await client.post(COMPLETION, json=NEXT, headers=bob), 404)
+        decisions = {"thread_id": "t", "decisions": {asked: True}}
+        problem_of(await client.post(RESUME, json=decisions, headers=bob), 409)
+        assert (await client.delete(THREAD, headers=bob)).status_code == 204
+        assert (await client.get(THREAD)).json() == before and calls == []
+        await client.delete(THREAD)
+        problem_of(await client.get(THREAD), 404)
 
 
 @pytest.mark.parametrize("durability", ["exit", "sync"])

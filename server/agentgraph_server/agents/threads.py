@@ -17,7 +17,7 @@ from agentgraph.sessions import Hub
 from agentgraph.sessions.envelopes.draft import Draft
 from agentgraph.sessions.hub.questions import OpenQuestion
 from agentgraph.sessions.single.team import SingleTeam
-from agentgraph.sessions.state.record import DEFAULT_TENANT
+from agentgraph.sessions.state.record import DEFAULT_TENANT, session_key
 from agentgraph_server.agents.earlier_threads import EarlierThreads, ServedAgent, ThreadBusy
 from agentgraph_server.api.own_sessions import OwnSession, find_session
 from agentgraph_server.api.served import Teams
@@ -108,9 +108,11 @@ class Thread:
         return own
 
     async def earlier(self, own: OwnSession | None) -> EarlierThreads | None:
-        """Return where the thread is, if its session has not taken it over yet, else None."""
+        """Return where the thread is, if no session has taken it over yet, else None."""
         if not self._may_be_earlier or (own is not None and own.session.state.said):
             return None
+        if own is None and await self.hub.log.load(session_key(DEFAULT_TENANT, self.id)):
+            return None  # it is another principal's by now
         return self._earlier if await self._earlier.has(self.id) else None
 
     async def opened(self) -> tuple[OwnSession, Draft | None]:

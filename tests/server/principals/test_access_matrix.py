@@ -163,21 +163,23 @@ def _with_ids(value: Any, ids: Mapping[str, str]) -> Any:
 
 
 @asynccontextmanager
-async def world(folder: Path, id: str | None = None) -> AsyncIterator[World]:
+async def world(folder: Path, id: str | None = None, tenant: str = "acme") -> AsyncIterator[World]:
     file = KeyFile(folder / "keys.json")
     keys = {
-        "owner": file.add("ann", tenant="acme"),
-        "other person": file.add("bob", tenant="acme"),
+        "owner": file.add("ann", tenant=tenant),
+        "other person": file.add("bob", tenant=tenant),
         "other tenant": file.add("ann", tenant="evil", scopes=SCOPES),
-        "operator": file.add("root", tenant="acme", scopes=SCOPES),
+        "operator": file.add("root", tenant=tenant, scopes=SCOPES),
     }
     with FakeClock(1.0).installed():
-        keys["ended"] = file.add("ann", tenant="acme", expires_in_s=1)
+        keys["ended"] = file.add("ann", tenant=tenant, expires_in_s=1)
     for scope in SCOPES[:3]:
         others = [other for other in SCOPES[:3] if other != scope]
-        keys[f"without {scope}"] = file.add("ann", tenant="acme", scopes=others)
-        keys[f"only {scope}"] = file.add("ann", tenant="acme", scopes=[scope])
-    app = create_app(agent(), store="memory", settings=Settings(keys_file=str(file.path)))
+        keys[f"without {scope}"] = file.add("ann", tenant=tenant, scopes=others)
+        keys[f"only {scope}"] = file.add("ann", tenant=tenant, scopes=[scope])
+    app = create_app(
+        agent(), store=f"sqlite:///{folder}/a.db", settings=Settings(keys_file=str(file.path))
+    )
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with (
         app.router.lifespan_context(app),
@@ -212,8 +214,9 @@ def test_every_route_has_its_rule() -> None:
     assert routes_of(app) == set(RULES), "name each route, and who may use it, in RULES"
 
 
-async def test_who_may_not_is_refused(tmp_path: Path) -> None:
-    async with world(tmp_path) as it:
+@pytest.mark.parametrize("tenant", ["acme", "default"])
+async def test_who_may_not_is_refused(tenant: str, tmp_path: Path) -> None:
+    async with world(tmp_path, tenant=tenant) as it:
         for (method, path), rule in RULES.items():
             for key, status in refusals(rule).items():
                 about = f"{method} {path} with the key {key!r}"
