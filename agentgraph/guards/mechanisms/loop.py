@@ -131,8 +131,6 @@ class LoopDetector(BuiltInGuard):
     _streaks: FailureStreaks = field(init=False, repr=False, compare=False)
     _quiet: int = field(default=0, init=False, repr=False, compare=False)
     """How many messages in a row have brought nothing new."""
-    _news: tuple[str, int] = field(default=("", 0), init=False, repr=False, compare=False)
-    """The last question with news that are no mere number, and how many messages ago it was."""
     _stops: int = field(default=0, init=False, repr=False, compare=False)
     """How often the model was corrected, or would have been stopped, since the last new call."""
     _decided_in: str = field(default="", init=False, repr=False, compare=False)
@@ -219,17 +217,12 @@ class LoopDetector(BuiltInGuard):
         if earlier_answers is None and not call.failed and call.result not in self._tail:
             self._polls.clear()
             digests = (call.tool, call.question, call.result, call.result, call.question, "")
-            self._record(Call(*digests), "", message, joins_last, is_new=True, is_news=True)
+            self._record(Call(*digests), "", message, joins_last, is_new=True)
             return None
-        counts_up = earlier_answers is not None and self._may_count(call)
         entry, is_new = self._entry_of(call, earlier_answers)
-        is_news = is_new and not counts_up
-        if not is_new and self._is_counted_beside_news(call):
-            is_new = True
         if is_new:
             self._polls.clear()
-        answers = earlier_answers or ""
-        self._record(entry, answers, message, joins_last, is_new=is_new, is_news=is_news)
+        self._record(entry, earlier_answers or "", message, joins_last, is_new=is_new)
         return None if is_new else self._loop(entry)
 
     def _entry_of(self, call: _Observation, earlier_answers: str | None) -> tuple[Call, bool]:
@@ -256,25 +249,6 @@ class LoopDetector(BuiltInGuard):
         is_next = earlier is not None and call.count.is_next_of(earlier)
         return call.count.text if is_next else None
 
-    def _may_count(self, call: _Observation) -> bool:
-        """Tell whether a result may be that of the last such call but for a counter."""
-        earlier = self._counts.get(call.question)
-        return call.count is not None and (earlier is None or earlier.text == call.count.text)
-
-    def _is_counted_beside_news(self, call: _Observation) -> bool:
-        """Tell whether a number, id or time has changed while other calls have brought news.
-
-        Whoever reads a mail and archives it is told "5 mails are archived", and then "6".
-        """
-        question, news_ago = self._news
-        if call.failed or question == call.question:
-            return False
-        for ago, message in enumerate(reversed(self._tail.messages)):
-            for earlier in message.calls:
-                if earlier.question == call.question:
-                    return news_ago <= ago and earlier.result != call.result
-        return False
-
     def _same_answers(self, call: _Observation | Call, answer: str) -> list[Call]:
         """Return the calls of the same tool with the same result, the last one last."""
         return [
@@ -286,14 +260,7 @@ class LoopDetector(BuiltInGuard):
         ]
 
     def _record(
-        self,
-        entry: Call,
-        earlier_answers: str,
-        message: str,
-        joins_last: bool,
-        *,
-        is_new: bool,
-        is_news: bool,
+        self, entry: Call, earlier_answers: str, message: str, joins_last: bool, *, is_new: bool
     ) -> None:
         # What stands beside a corrected call was asked for before the correction.
         is_answer_to_it = is_new and self._stops and not (message and message == self._decided_in)
@@ -306,8 +273,6 @@ class LoopDetector(BuiltInGuard):
         self._answers[entry.question] = " ".join([*answers, entry.answer][-_MAX_ANSWERS:])
         _trim(self._answers, _MAX_QUESTIONS)
         self._quiet = 0 if is_new else self._quiet + (not joins_last)
-        question, ago = self._news
-        self._news = (entry.question, 0) if is_news else (question, ago + (not joins_last))
 
     def _loop(self, entry: Call) -> _Loop | None:
         """Return the loop that an old call is part of, None where it only stands alone."""
@@ -466,7 +431,6 @@ class LoopDetector(BuiltInGuard):
                 "polls": [[name, list(poll)] for name, poll in self._polls.items()],
                 "streaks": self._streaks.dump(),
                 "quiet": self._quiet,
-                "news": [*self._news],
                 "made": self._stops,
                 "decided_in": self._decided_in,
                 "nudges": [*self._nudges],
@@ -488,8 +452,6 @@ class LoopDetector(BuiltInGuard):
         self._polls = {name: _Poll(*poll) for name, poll in polls}
         self._streaks.load(cast(Sequence[object], state.get("streaks", ("", {}, (), ()))))
         self._quiet = cast(int, state.get("quiet", 0))
-        question, ago = cast(tuple[str, int], state.get("news", ("", 0)))
-        self._news = question, ago
         self._stops = cast(int, state.get("made", 0))
         self._decided_in = cast(str, state.get("decided_in", ""))
         self._nudges = dict.fromkeys(cast(Sequence[str], state.get("nudges", ())), 1)

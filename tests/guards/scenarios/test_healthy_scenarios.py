@@ -299,38 +299,6 @@ NEWS: dict[str, Callable[[int], list[Scripted]]] = {
 }
 
 
-ARCHIVED = [
-    "the mail with number {} was archived",
-    "mail #{} was archived now",
-    "mail-{}00 was archived",
-    "archived {} mails so far in this run",
-    "archived at 10:{:02}:00, all is well",
-]
-MAIL_STEPS: dict[str, Callable[[], list[Scripted]]] = {
-    "one after the other": lambda: interleaved(
-        ask("read", *numbered("mail {}", 30)), ask("archive", *[""] * 30)
-    ),
-    "side by side": lambda: [[*ask("read", f"mail {n}"), *ask("archive", "")] for n in range(30)],
-    "side by side, in the other order": lambda: [
-        [*ask("archive", ""), *ask("read", f"mail {n}")] for n in range(30)
-    ],
-    "with a label": lambda: [
-        step for n in range(20) for step in [*ask("read", f"mail {n}"), *ask("archive", "", "l")]
-    ],
-    "archived by name": lambda: ask("archive", *numbered("mail {}", 60)),
-}
-
-
-@pytest.mark.parametrize("steps", MAIL_STEPS)
-@pytest.mark.parametrize("archived", ARCHIVED)
-async def test_a_number_as_the_only_news_is_no_repetition_where_other_calls_bring_news(
-    steps: str, archived: str
-) -> None:
-    tools = tool("read", "an offer"), tool("archive", counted(archived))
-    course = await course_of(working(MAIL_STEPS[steps](), *tools))
-    assert (course.text, course.close_reason, course.actions) == ("Done.", None, [])
-
-
 def helping(news: str, reason: str) -> Agent:
     """Return a supervisor that answers thirty requests for help with something new each."""
     numbers = count(1)

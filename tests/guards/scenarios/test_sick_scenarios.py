@@ -60,17 +60,6 @@ def told(text: str) -> Callable[[], Agent]:
     return build
 
 
-def told_in_turn(text: str, *whats: str) -> Callable[[], Agent]:
-    """Return an agent that asks the same things in turn, and gets this text with other numbers."""
-
-    def build() -> Agent:
-        numbers = count(1)
-        answers = tool("search", lambda what: f"{what}: {text.format(next(numbers))}")
-        return stuck(ask("search", *whats), answers)
-
-    return build
-
-
 def identified() -> Agent:
     ids = (UUID(int=n * 2**90 + 7, version=4) for n in count(1))
     answer = '{{"status": "pending", "request": "{}"}}'.format
@@ -121,30 +110,6 @@ ALONE: dict[str, tuple[Callable[[], Agent], int]] = {
     "timings in the results": (told("0 rows in {} ms"), 5),
     "ids in the results": (identified, 5),
     "counters in the results": (told("There are no results for it (call {})."), 5),
-    "counters in the results of two calls": (
-        told_in_turn("There are no results for it (call {}).", "Rome", "Oslo"),
-        8,
-    ),
-    "counters in the results of three calls": (
-        told_in_turn("There are no results for it (call {}).", "Rome", "Oslo", "Bonn"),
-        10,
-    ),
-    "clocks in the results of two calls": (
-        told_in_turn("[10:{:02}:17] There is nothing yet.", "Rome", "Oslo"),
-        6,
-    ),
-    "clocks in the results of four calls": (
-        told_in_turn("[10:{:02}:17] There is nothing yet.", "Rome", "Oslo", "Bonn", "Bari"),
-        10,
-    ),
-    "ids in the results of a poll with waits": (
-        lambda: stuck(
-            [*ask("wait", "1 min"), *ask("monitor", "cpu")],
-            tool("wait"),
-            tool("monitor", in_turn(*(f"no change of job #{n} yet" for n in range(40)))),
-        ),
-        8,
-    ),
     "an error in other words": (failing("page"), 4),
     "a failing call that is spelled in other ways": (
         failing("Page one", "page  one", "PAGE one."),
