@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import signal
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from agentgraph import Hub
+from agentgraph.clock import SystemClock, use_clock
 from agentgraph.errors import AgentGraphError, RoutingError, SessionError
 from agentgraph.sessions import open_log
 from agentgraph.sessions.single.memory import messages_in
@@ -188,9 +190,31 @@ async def play(
     decides: str = "approve",
     begins: bool = True,
     greets: bool = True,
+    now: float | None = None,
 ) -> None:
-    """Go on with a cell to its end, or up to the instant of a kill."""
-    what = Subject(*subject)
+    """Go on with a cell to its end, or up to the instant of a kill; `now` sets the clock."""
+    with use_clock(SystemClock() if now is None else ClockFrom(now)):
+        await _play(url, ledger, Subject(*subject), kill, gate, decides, begins, greets)
+
+
+class ClockFrom(SystemClock):
+    """The machine's clock, set to an instant."""
+
+    def __init__(self, instant: float) -> None:
+        shift = instant - time.time()  # noqa: TID251 - the clock itself
+        self.wall = lambda: time.time() + shift  # noqa: TID251
+
+
+async def _play(
+    url: str,
+    ledger: str,
+    what: Subject,
+    kill: str,
+    gate: str,
+    decides: str,
+    begins: bool,
+    greets: bool,
+) -> None:
     site = Site(Ledger(ledger), what.operation, kill)
     watch_savers(site)
     actor = Actor(url, Till(what, site), decides, begins, greets)

@@ -36,6 +36,10 @@ BEGUN = tuple(
 )
 
 
+STORED_AT = 1_795_187_100.0
+"""A minute after the runs were begun: their time limits are counted from then."""
+
+
 def name_of(cell: Cell) -> str:
     """Return the name of the files in which a run is stored."""
     subject = cell.subject

@@ -9,7 +9,7 @@ import pytest
 
 from tests.contract.cells import Cell
 from tests.contract.checks import faults
-from tests.contract.earlier import BEGUN, unpack
+from tests.contract.earlier import BEGUN, STORED_AT, unpack
 from tests.contract.matrix import MODULE, Outcome
 from tests.sessions.kills import Pen, pen
 
@@ -28,6 +28,7 @@ def test_a_run_of_an_earlier_version_goes_on(child: Pen, tmp_path: Path, cell: C
     subject = cell.subject
     names = [subject.operation, subject.home, subject.durability]
     decides = "reject" if subject.is_undone else "approve"
-    child.begin(url=url, ledger=ledger.path, subject=names, decides=decides)
+    order = {"url": url, "ledger": ledger.path, "subject": names}
+    child.begin(**order, decides=decides, now=STORED_AT)
     assert child.until("ended")["ended"] == 0, child.complaints()
     assert faults(Outcome(cell, ledger.entries())) == []

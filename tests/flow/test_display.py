@@ -6,6 +6,8 @@ import re
 from typing import Any
 from xml.etree import ElementTree
 
+from agentgraph import Agent
+from agentgraph.errors import ConfigurationError
 from agentgraph.flow import Flow, FlowResult
 from tests.flow.planned_work import flow_of, guarded, plan, verdict, worker
 
@@ -33,9 +35,13 @@ def test_flow_is_drawn_with_its_stages_and_workers() -> None:
 
 
 def test_flow_that_cannot_be_drawn_says_why() -> None:
-    flow: Flow[Any] = Flow("report", work=[worker("a")], checkpointer="nonsense://")
+    def broken(graph: Any) -> Any:
+        raise ConfigurationError("no such node")
+
+    flow: Flow[Any] = Flow("report", work=[Agent("a", patcher=broken)])
     bundle = flow._repr_mimebundle_()
     assert "cannot be drawn" in bundle["text/html"]
+    assert "no such node" in bundle["text/html"]
 
 
 async def test_result_is_a_table_of_stages_and_a_picture_with_them_lit() -> None:

@@ -202,6 +202,7 @@ def _json(value: object) -> str:
 _LineOf: TypeAlias = Callable[[Envelope, Mapping[str, Any]], str]
 _LINES: Mapping[str, tuple[_LineOf, str]] = {
     ev.EV_CONTEXT_SET: (lambda envelope, data: f"{envelope.sender_id} {_changes(data)}", ""),
+    ev.EV_WITHDRAWN: (lambda envelope, data: f"what {envelope.sender_id} said is withdrawn", ""),
     ev.EV_SESSION_INVITE: (
         lambda envelope, data: f"{data.get('invitee')} is invited by {data.get('creator')}",
         "",

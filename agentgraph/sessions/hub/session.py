@@ -377,7 +377,7 @@ class Session(SessionInbox):
 
     async def _decision_on(self, interrupt_id: str, sender: str | None) -> Envelope | None:
         """Return the decision on a question, None if it has none that the sender may see."""
-        end = self._now.sequence
+        end = self._now.sequence if isinstance(interrupt_id, str) else 0
         while end > 0:
             start = max(end - _PAGE, 0)
             page = await self._hub.log.read(self.key, start, end - start)

@@ -25,7 +25,7 @@ def test_agents_are_served_where_it_was_asked(
     assert result.exit_code == 0
     assert served == [
         ["clerk", "support"],
-        {"host": "127.0.0.1", "port": 9000, "store": "memory"},
+        {"host": "127.0.0.1", "port": 9000, "store": "memory", "engine": None},
     ]
 
 

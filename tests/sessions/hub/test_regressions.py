@@ -26,7 +26,7 @@ from agentgraph import (
     TransitionGraph,
     sequence,
 )
-from agentgraph.errors import RoundConflict, SessionError, StorageError
+from agentgraph.errors import AlreadyDecided, RoundConflict, StorageError
 from agentgraph.guards import Deadlines
 from agentgraph.sessions import (
     EV_DECISION,
@@ -38,6 +38,7 @@ from agentgraph.sessions import (
     SessionState,
     packet_envelope,
 )
+from agentgraph.sessions.hub.session import Receipt
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.state.fold import fold
 from agentgraph.testing import FakeClock, ScriptedModel, call
@@ -244,7 +245,7 @@ async def test_of_two_decisions_at_once_the_second_is_refused() -> None:
             session.decide(question, "yes"), session.decide(question, "no"), return_exceptions=True
         )
 
-        assert [type(one) for one in outcomes] == [type(None), SessionError]
+        assert [type(one) for one in outcomes] == [Receipt, AlreadyDecided]
         state = await session.settled()
         assert state.pending_close_reason == "sequence_complete"
 
