@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, make_dataclass
 from functools import cache
 from itertools import groupby
@@ -58,21 +59,33 @@ def _encode_event(live_event: LiveEvent) -> list[Any]:
 def _decode_event(row: LiveRow, item: Sequence[Any]) -> LiveEvent:
     number, name, speaker, audience, values = item
     cursor = Cursor(row.sequence, row.attempt, number)
-    event = _event_class(name, tuple(values))(**values, cursor=str(cursor))
+    event = _event_of(name, {**values, "cursor": str(cursor)})
     audience = None if audience is None else tuple(audience)
     return LiveEvent(cursor, cast(AnyEvent, event), speaker, audience)
 
 
+def _event_of(name: str, values: Mapping[str, Any]) -> Event:
+    """Return an event; one whose class is not known here, or is another version, has its fields."""
+    known_class = _event_class(name)
+    if known_class is not None:
+        # Whatever a user's class raises: one event of it must not end the streams of its session.
+        with suppress(Exception):
+            return known_class(**values)
+    return _other_class(name, tuple(values))(**values)
+
+
 @cache
-def _event_class(name: str, names: tuple[str, ...]) -> type[Event]:
-    """Return the class of a type of events; one that is not known here has the fields given."""
+def _event_class(name: str) -> type[Event] | None:
     own: dict[str, type[Event]] = {
         **_own_classes(),
         **{event_class.type: event_class for event_class in get_args(AnyEvent)},
     }
-    known_class = own.get(name)
-    if known_class is not None and {*names} <= {field.name for field in fields(known_class)}:
-        return known_class
+    return own.get(name)
+
+
+@cache
+def _other_class(name: str, names: tuple[str, ...]) -> type[Event]:
+    """Return a class for a type of events that has these fields."""
     own_names = {field.name for field in fields(Event)}
     new = [(field_name, object) for field_name in names if field_name not in own_names]
     namespace = {"type": name}

@@ -11,7 +11,7 @@ import pytest
 from langchain_core.messages import AIMessageChunk
 from langchain_core.outputs import ChatGenerationChunk
 
-from agentgraph import Agent, Envelope, Hub, Session
+from agentgraph import Agent, Envelope, Hub, Session, Team
 from agentgraph.sessions.hub.hub import LEASE_S
 from agentgraph.sessions.log import MemoryLog
 from agentgraph.sessions.single.team import teams_of
@@ -62,7 +62,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Any) -> str:
 
 
 @asynccontextmanager
-async def two_hubs(url: str, served: Agent) -> AsyncIterator[tuple[Hub, Hub]]:
+async def two_hubs(url: str, served: Agent | Team) -> AsyncIterator[tuple[Hub, Hub]]:
     """Open two hubs on one store; the first one runs what is opened there."""
     log = MemoryLog()
     async with AsyncExitStack() as stack:
