@@ -21,8 +21,6 @@ _SAME_BRIEFS = 3
 """How often a worker may get one brief before its supervisor is corrected, whatever the replies."""
 _MAX_KEYS = 64
 _MAX_RESULTS = 16
-_MAX_TEXTS = 8
-_LONGEST_TEXT = 400
 _MOST_NEWS = 50
 """How often words alone, without any work, are taken for progress."""
 _MINIMUMS = {"cycle": 1, "occurrences": 2, "stuck_correct": 2, "stuck": 2}
@@ -81,8 +79,8 @@ class DeadlockMonitor(BuiltInGuard):
     """How often something new was told, and the wordings of what was told last, by branch."""
 
     _texts: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The last texts of the speakers, long ones as digests."""
-    repeats: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """The wordings of the last texts of the speakers."""
+    _repeats: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
     """How often each speaker has repeated something since the last news."""
     _work: int = field(default=0, init=False, repr=False, compare=False)
     """The speakers' work at the last text."""
@@ -148,30 +146,23 @@ class DeadlockMonitor(BuiltInGuard):
 
         `work` differs from the last `work_after` where something was found out in between.
         """
-        is_new = work != self._work or self._is_new(text)
+        words = words_of_brief(answer_in(text))
+        is_new = work != self._work or not compare(words, self._texts).alike
         self._work = work_after
-        self._texts = [*self._texts, text if len(text) <= _LONGEST_TEXT else digest_of(text)]
-        self._texts = self._texts[-_MAX_TEXTS:]
+        self._texts = [*self._texts, words][-_MAX_RESULTS:]
         if is_new:
-            self.repeats, self._is_chat_corrected = {}, False
+            self._repeats, self._is_chat_corrected = {}, False
         else:
-            _increment(self.repeats, speaker)
-
-    def _is_new(self, text: str) -> bool:
-        if len(self._texts) < self.stuck:  # most sessions are short
-            return True
-        text = text if len(text) <= _LONGEST_TEXT else digest_of(text)
-        words, *earlier = (words_of_brief(answer_in(one)) for one in (text, *self._texts))
-        return not compare(words, earlier).alike
+            _increment(self._repeats, speaker)
 
     def next_text(self) -> Decision:
         """Decide whether somebody may speak next: not where all only repeat each other."""
-        times = max(self.repeats.values(), default=0)
+        times = max(self._repeats.values(), default=0)
         if times < self.stuck or (self._is_chat_corrected and times < 2 * self.stuck):
             return _ALLOW
-        count = sum(self.repeats.values())
+        count = sum(self._repeats.values())
         cause = f"the last {count} texts repeat what was said before"
-        evidence: dict[str, object] = {"cycle": sorted(self.repeats), "count": count}
+        evidence: dict[str, object] = {"cycle": sorted(self._repeats), "count": count}
         if self._is_chat_corrected:
             cause += ", and nothing was done between them"
             return Decision("escalate", _GUARD, cause, "deadlock", evidence)
@@ -298,7 +289,7 @@ class DeadlockMonitor(BuiltInGuard):
             "messages": [list(item) for item in self._messages.items()],
             "news": [list(item) for item in self._news.items()],
             "texts": [*self._texts],
-            "repeats": [list(item) for item in self.repeats.items()],
+            "repeats": [list(item) for item in self._repeats.items()],
             "work": self._work,
             "chat_corrected": self._is_chat_corrected,
         }
@@ -314,7 +305,7 @@ class DeadlockMonitor(BuiltInGuard):
         self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))
         self._news = dict(cast(Sequence[tuple[str, str]], state.get("news", ())))
         self._texts = [*cast(Sequence[str], state.get("texts", ()))]
-        self.repeats = dict(cast(Sequence[tuple[str, int]], state.get("repeats", ())))
+        self._repeats = dict(cast(Sequence[tuple[str, int]], state.get("repeats", ())))
         self._work = cast(int, state.get("work", 0))
         self._is_chat_corrected = bool(state.get("chat_corrected"))
 

@@ -150,10 +150,8 @@ class NodeInterceptor:
             return decision  # it was recorded when it was made
         if author is not None:
             return Decision("allow", "none")
-        monitor = self.account.deadlock
-        if monitor is not None and monitor.repeats and (end := await may_speak(self.site, monitor)):
-            return end
-        return await admit_call(self.site)
+        end = await may_speak(self.site) if self.site.ledger is not None else None
+        return await admit_call(self.site) if end is None else end
 
     async def ask_model(self, call: ModelCall) -> AIMessage:
         """Ask a model until its answer passes, or return the answer of a human or a tool."""

@@ -23,7 +23,6 @@ from agentgraph.errors import AgentGraphError, GuardStopped, ModelError, kind_of
 from agentgraph.graphs.silence import Silence
 from agentgraph.guards.decision import Decision
 from agentgraph.guards.mechanisms.breaker import Permit
-from agentgraph.guards.mechanisms.deadlock import DeadlockMonitor
 from agentgraph.guards.mechanisms.failures import Failure, classify
 from agentgraph.guards.mechanisms.spending.prices import model_name_of
 from agentgraph.guards.nodes.extra_guards import end_of_run, objection, tries_again
@@ -71,11 +70,14 @@ async def admit_call(site: Site) -> Decision:
     return await site.decide_by_table(decision, possible=False)
 
 
-async def may_speak(site: Site, monitor: DeadlockMonitor) -> Decision | None:
+async def may_speak(site: Site) -> Decision | None:
     """Return the decision that ends a session whose speakers only repeat each other, else None.
 
     The first of such decisions corrects the next speaker.
     """
+    monitor = site.account.deadlock
+    if site.ledger is None or monitor is None:
+        return None
     decision = monitor.next_text()
     if decision.allows:
         return None

@@ -248,7 +248,7 @@ async def test_speakers_who_only_repeat_each_other_are_corrected_and_then_ended(
     cause = str(decisions[-1] and decisions[-1]["cause"])
     assert "repeat what was said before, and nothing was done between them" in cause
     assert len(corrections(model, "Say something new, do the work, or end")) == 1
-    assert len(model.requests) <= 2 * 5 * len(names)
+    assert len(model.requests) <= 2 * 4 * len(names)
 
 
 @pytest.mark.parametrize("members", ["ab", "abc"])
