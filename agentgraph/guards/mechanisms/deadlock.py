@@ -49,9 +49,6 @@ class DeadlockMonitor(BuiltInGuard):
     were sent before any was answered. To different briefs a worker may always reply the same. A
     brief that is sent for the third time, however it is spelled, is corrected whatever the worker
     replies.
-
-    Speakers who only repeat what was said before, without any work, are corrected when one of them
-    has done so `stuck` times in a row, and end at twice as often.
     """
 
     setting = "deadlock"
@@ -77,14 +74,6 @@ class DeadlockMonitor(BuiltInGuard):
     _messages: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     _news: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
     """How often something new was told, and the wordings of what was told last, by branch."""
-
-    _texts: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
-    """The wordings of the last texts of the speakers."""
-    _repeats: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """How often each speaker has repeated something since the last news."""
-    _work: int = field(default=0, init=False, repr=False, compare=False)
-    """The speakers' work at the last text."""
-    _is_chat_corrected: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         faults = [*whole_number_faults(self, _MINIMUMS)]
@@ -140,35 +129,6 @@ class DeadlockMonitor(BuiltInGuard):
         self._news[branch] = "/".join([str(int(times) + is_new), *wordings])
         _trim(self._news, _MAX_RESULTS)
         return is_new
-
-    def say(self, *, speaker: str, text: str, work: int, work_after: int) -> None:
-        """Note what a speaker says to the others.
-
-        `work` differs from the last `work_after` where something was found out in between.
-        """
-        words = words_of_brief(answer_in(text))
-        is_new = work != self._work or not compare(words, self._texts).alike
-        self._work = work_after
-        self._texts = [*self._texts, words][-_MAX_RESULTS:]
-        if is_new:
-            self._repeats, self._is_chat_corrected = {}, False
-        else:
-            _increment(self._repeats, speaker)
-
-    def next_text(self) -> Decision:
-        """Decide whether somebody may speak next: not where all only repeat each other."""
-        times = max(self._repeats.values(), default=0)
-        if times < self.stuck or (self._is_chat_corrected and times < 2 * self.stuck):
-            return _ALLOW
-        count = sum(self._repeats.values())
-        cause = f"the last {count} texts repeat what was said before"
-        evidence: dict[str, object] = {"cycle": sorted(self._repeats), "count": count}
-        if self._is_chat_corrected:
-            cause += ", and nothing was done between them"
-            return Decision("escalate", _GUARD, cause, "deadlock", evidence)
-        self._is_chat_corrected = True
-        cause += ". Say something new, do the work, or end the conversation."
-        return Decision("correct", _GUARD, cause, "deadlock", evidence)
 
     def _news_of(self, branch: str) -> str:
         return self._news.get(branch, "").partition("/")[0]
@@ -276,7 +236,7 @@ class DeadlockMonitor(BuiltInGuard):
 
     def dump(self) -> dict[str, object]:
         """Return the memory as JSON-able values."""
-        if not (self._paths or self._cycles or self._replies or self._news or self._texts):
+        if not (self._paths or self._cycles or self._replies or self._news):
             return {}
         return {
             "paths": [
@@ -288,10 +248,6 @@ class DeadlockMonitor(BuiltInGuard):
             "replies": [list(item) for item in self._replies.items()],
             "messages": [list(item) for item in self._messages.items()],
             "news": [list(item) for item in self._news.items()],
-            "texts": [*self._texts],
-            "repeats": [list(item) for item in self._repeats.items()],
-            "work": self._work,
-            "chat_corrected": self._is_chat_corrected,
         }
 
     def load(self, state: Mapping[str, object]) -> None:
@@ -304,10 +260,6 @@ class DeadlockMonitor(BuiltInGuard):
         self._replies = dict(cast(Sequence[tuple[str, int]], state.get("replies", ())))
         self._messages = dict(cast(Sequence[tuple[str, str]], state.get("messages", ())))
         self._news = dict(cast(Sequence[tuple[str, str]], state.get("news", ())))
-        self._texts = [*cast(Sequence[str], state.get("texts", ()))]
-        self._repeats = dict(cast(Sequence[tuple[str, int]], state.get("repeats", ())))
-        self._work = cast(int, state.get("work", 0))
-        self._is_chat_corrected = bool(state.get("chat_corrected"))
 
 
 def _deadlock(names: list[str], count: int, branch: str) -> Decision:

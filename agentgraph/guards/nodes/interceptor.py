@@ -32,7 +32,7 @@ from agentgraph.guards.nodes.extra_guards import keeps_running, objection
 from agentgraph.guards.nodes.foreign.calls import input_message_id
 from agentgraph.guards.nodes.foreign.watch import Watch, watched_by
 from agentgraph.guards.nodes.judgement import check_edit, input_of, judge_input, without_input
-from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call, may_speak
+from agentgraph.guards.nodes.model_call import GuardedModelCall, admit_call
 from agentgraph.guards.nodes.site import Site, stop_error
 from agentgraph.guards.nodes.tool_call import GuardedToolCall, observe_skipped
 from agentgraph.guards.nodes.user_code import run_code
@@ -148,10 +148,7 @@ class NodeInterceptor:
         decision = self.account.take_pending(self.site.place.visit_key)
         if decision is not None:
             return decision  # it was recorded when it was made
-        if author is not None:
-            return Decision("allow", "none")
-        end = await may_speak(self.site) if self.site.ledger is not None else None
-        return await admit_call(self.site) if end is None else end
+        return await admit_call(self.site) if author is None else Decision("allow", "none")
 
     async def ask_model(self, call: ModelCall) -> AIMessage:
         """Ask a model until its answer passes, or return the answer of a human or a tool."""

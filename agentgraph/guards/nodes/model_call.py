@@ -70,39 +70,6 @@ async def admit_call(site: Site) -> Decision:
     return await site.decide_by_table(decision, possible=False)
 
 
-async def may_speak(site: Site) -> Decision | None:
-    """Return the decision that ends a session whose speakers only repeat each other, else None.
-
-    The first of such decisions corrects the next speaker.
-    """
-    monitor = site.account.deadlock
-    if site.ledger is None or monitor is None:
-        return None
-    decision = monitor.next_text()
-    if decision.allows:
-        return None
-    if decision.action != "correct":
-        return await site.decide_by_table(decision)
-    await site.decide(decision)
-    site.account.correct(site.place.visit_key, decision.cause)
-    return None
-
-
-def learn_text(site: Site, message: AIMessage) -> None:
-    """Note what an agent has answered; a speaker of a session tells it to the others."""
-    account, progress = site.account, site.account.spending.progress
-    is_speaker = site.ledger is not None and site.place.depth == 1
-    work = progress.asked_at
-    account.learn(message.content)
-    if is_speaker and account.deadlock is not None:
-        account.deadlock.say(
-            speaker=site.place.name,
-            text=str(message.text),
-            work=work,
-            work_after=progress.asked_at,
-        )
-
-
 class GuardedModelCall:
     """One model call of a node, with its retries, its fallback and its corrections."""
 
@@ -156,7 +123,7 @@ class GuardedModelCall:
             correction = await self._judge(answer, messages, agent_permit)
             if correction is None:
                 if not answer.message.tool_calls:
-                    learn_text(self._site, answer.message)
+                    self._site.account.learn(answer.message.content)
                 return answer.message
             if isinstance(correction, AIMessage):
                 return correction

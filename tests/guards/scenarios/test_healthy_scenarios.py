@@ -14,7 +14,6 @@ from agentgraph.guards import Guards
 from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, call
 from agentgraph.testing.answers import Scripted
-from tests.guards.guarded_agents import corrections
 from tests.guards.scenarios.driver import (
     ask,
     course_of,
@@ -358,30 +357,6 @@ async def test_two_agents_of_a_team_exchange_something_new_thirty_times() -> Non
     rules = round_robin(["ann", "bob"], max_turns=30)
     result = await Team(agents, rules).arun("Collect facts.")
     assert (result.close_reason, result.text) == ("round_robin_complete", "Fact 30.")
-
-
-async def test_speakers_who_say_the_same_after_new_work_go_on() -> None:
-    parts = count(1)
-    names = ["ann", "bob"]
-    agents = [
-        working(
-            [step for _ in range(10) for step in [*ask("work", str(next(parts))), "It is done."]],
-            tool("work"),
-            name=name,
-        )
-        for name in names
-    ]
-    result = await Team(agents, round_robin(names, max_turns=20)).arun("Work.")
-    assert (result.close_reason, result.text) == ("round_robin_complete", "It is done.")
-
-
-async def test_five_speakers_may_agree_twice_each() -> None:
-    names = ["ann", "bob", "eve", "kim", "leo"]
-    model = ScriptedModel(lambda _: "I agree.")
-    agents = [Agent(name, model=model, default_tools=False) for name in names]
-    result = await Team(agents, round_robin(names, max_turns=10)).arun("Do you agree?")
-    assert (result.close_reason, len(model.requests)) == ("round_robin_complete", 10)
-    assert not corrections(model, "repeat what was said")
 
 
 @pytest.mark.parametrize("asked", ["the same each time", "something else"])

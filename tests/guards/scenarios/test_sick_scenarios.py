@@ -14,12 +14,10 @@ from uuid import UUID
 import pytest
 
 from agentgraph import Agent, Team, effect
-from agentgraph.guards import AuditTrail, Gate, Guards, MemorySink
+from agentgraph.guards import Gate, Guards
 from agentgraph.phases import ConversationRouter
-from agentgraph.routing import round_robin
 from agentgraph.testing import ScriptedModel, Turn, bad_call, call
 from agentgraph.testing.answers import Scripted
-from tests.guards.guarded_agents import corrections, recorded
 from tests.guards.scenarios.driver import ask, course_of, in_turn, requests, stuck, tool
 
 LOOP, DEADLOCK = "loop_detector", "deadlock_monitor"
@@ -222,33 +220,6 @@ async def test_a_supervisor_and_a_sub_agent_that_give_it_to_and_fro_are_correcte
     assert (course.close_reason, course.corrections) == (DEADLOCK, 1)
     assert requests(agent) + requests(sub) <= 9
     assert "somebody else has to decide" in course.text or "was told nothing new" in course.text
-
-
-CHATS = {
-    "the same": ["Please go on."],
-    "thanks": ["Thank you, Bob!", "You are welcome, Ann."],
-    "the same in other words": ["Please go on.", "go on, please", "Go on please!"],
-    "the same at another time": [f"There is no answer yet (10:15:{n:02})." for n in range(60)],
-}
-
-
-@pytest.mark.parametrize("chat", CHATS)
-@pytest.mark.parametrize("names", [["ann", "bob"], ["ann", "bob", "eve"]])
-async def test_speakers_who_only_repeat_each_other_are_corrected_and_then_ended(
-    chat: str, names: list[str]
-) -> None:
-    texts = cycle(CHATS[chat])
-    model = ScriptedModel(lambda _: next(texts))
-    agents = [Agent(name, model=model, default_tools=False) for name in names]
-    rules, sink = round_robin(names, max_turns=60), MemorySink()
-    result = await Team(agents, rules, guards=Guards(audit=AuditTrail(sink))).arun("Find a date.")
-    assert result.close_reason == DEADLOCK
-    decisions = [record.decision for record in recorded(sink, "decision")]
-    assert [decision and decision["action"] for decision in decisions] == ["correct", "abort"]
-    cause = str(decisions[-1] and decisions[-1]["cause"])
-    assert "repeat what was said before, and nothing was done between them" in cause
-    assert len(corrections(model, "Say something new, do the work, or end")) == 1
-    assert len(model.requests) <= 2 * 4 * len(names)
 
 
 @pytest.mark.parametrize("members", ["ab", "abc"])
