@@ -22,7 +22,6 @@ from agentgraph.guards.place import Place
 from agentgraph.guards.policy import Policy
 from agentgraph.patching import Patcher
 
-
 _CODE_NODES = (
     "render_system_prompt",
     "router",
