@@ -80,7 +80,22 @@ async def test_a_message_streams_its_run() -> None:
         assert names[0] == "ag.msg.text"
         assert "tool_usage" in names and "tool_response" in names and "ag.packet" in names
         assert names[-2:] == ["message", "done"]
+        said = [data["text"] for name, data, _ in events if name == "token"]
+        assert "".join(said) == "It is lost."
         assert all(id for name, _, id in events if name not in ("message", "done"))
+
+
+async def test_a_run_is_streamed_from_its_first_token() -> None:
+    model = ScriptedModel([call("approve"), "All of it is done.", "And more of it."])
+    async with serving(Agent("Solo", model=model, tools=[approve])) as client:
+        id = await opened(client)
+        (question,) = (await asked(client, id, "do it"))["interrupts"]
+        decided = await events_of(
+            client, f"/sessions/{id}/decisions/{question['id']}", decision="yes"
+        )
+        more = await events_of(client, f"/sessions/{id}/messages", text="more")
+    for events, text in ((decided, "All of it is done."), (more, "And more of it.")):
+        assert "".join(data["text"] for name, data, _ in events if name == "token") == text
 
 
 async def test_a_decision_goes_on_as_a_run_of_its_own() -> None:

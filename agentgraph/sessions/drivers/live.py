@@ -76,6 +76,18 @@ class LiveEvents:
         feed.readers.add(reader)
         return feed
 
+    @asynccontextmanager
+    async def kept(self, session_id: str) -> AsyncIterator[None]:
+        """Keep the feed of a session, for a reader who comes after the block."""
+        reader = Reader()
+        feed = self.open(session_id, reader)
+        try:
+            if not self.is_owned(session_id):
+                await self.relay.watch(session_id)
+            yield
+        finally:
+            self.leave(feed, reader)
+
     def leave(self, feed: Feed, reader: Reader) -> None:
         """Wake a reader no more; without others the feed is kept for a while."""
         feed.readers.discard(reader)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -273,6 +273,17 @@ class SessionReader:
         return SessionStream(
             hub.log, hub.live, self.key, _cursor(after), reader, show, is_last, self.look
         ).batches()
+
+    @asynccontextmanager
+    async def told_live(self) -> AsyncIterator[None]:
+        """Have live events told while the block runs, for a stream that begins after it.
+
+        Without a reader nothing is told live: a run that begins before its stream is opened would
+        not be told from its first token.
+        """
+        self._check_open()
+        async with self._hub.live.kept(self.key):
+            yield
 
     def can_send(self, name: str) -> bool:
         """Tell whether a message that this participant sends now would count as its turn."""

@@ -17,7 +17,7 @@ from agentgraph_server.api.own_sessions import (
     find_session,
 )
 from agentgraph_server.api.run_slots import run_slot
-from agentgraph_server.api.runs import BEGIN, Accept, Prefer, begun
+from agentgraph_server.api.runs import BEGIN, Accept, Prefer, begun, live_from_start
 from agentgraph_server.api.sessions import MAX_PAGE, ReceiptView
 from agentgraph_server.principals.principal import Decider
 from agentgraph_server.problems import problems
@@ -109,7 +109,7 @@ async def decide(
     `Prefer: wait` and `Accept: text/event-stream` are as for messages.
     """
     sender = None if own.reader is None else own.sender
-    async with own.presence():
+    async with own.presence(), live_from_start(own, accept):
         with run_slot(request) as slot:
             receipt = await own.session.decide(interrupt_id, body.decision, sender=sender)
             slot.run = own.session, receipt.id

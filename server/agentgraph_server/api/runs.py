@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -30,6 +31,7 @@ from agentgraph_server.wire import JsonObject, JsonValue, Name, RequestBody, Tex
 
 router = APIRouter(tags=["runs"])
 
+EVENT_STREAM = "text/event-stream"
 MAX_WAIT_S = 3_600.0
 
 
@@ -158,7 +160,7 @@ async def send_message(
     if body.webhook is not None:
         webhooks.check(body.webhook)
     sender = own.sender
-    async with own.presence():
+    async with own.presence(), live_from_start(own, accept):
         with run_slot(request) as slot:
             receipt = await own.session.send(
                 sender,
@@ -175,13 +177,18 @@ async def send_message(
     return await begun(own, receipt.id, request, accept, prefer)
 
 
+def live_from_start(own: OwnSession, accept: str) -> AbstractAsyncContextManager[None]:
+    """Return a context: what begins in it is told live from its start, if it is to be streamed."""
+    return own.session.told_live() if EVENT_STREAM in accept else nullcontext()
+
+
 async def begun(
     own: OwnSession, run_id: str, request: Request, accept: str, prefer: str
 ) -> Response:
     """Answer a request that has begun a run: with its events, its answer, or its receipt."""
     location = address(request, f"/runs/{quote(run_id, safe='')}")
     headers = {"Location": location, "Content-Location": location}
-    if "text/event-stream" in accept:
+    if EVENT_STREAM in accept:
         return SessionEvents(own, run_id=run_id, headers=headers)
     if (wait_s := _wait_of(prefer)) is not None:
         try:
