@@ -133,6 +133,8 @@ async def test_a_team_is_served_and_ends() -> None:
         draft = next(one["sequence"] for one in log if one["sender_id"] == "writer")
         explained = (await client.get(f"/sessions/{id}/explain/{draft}")).json()
         assert explained["decision"]["speakers"] == ["editor"]
+        assert [rule["fired"] for rule in explained["rules"]][-1] is True
+        assert all(rule["text"] and (rule["fired"] or rule["why"]) for rule in explained["rules"])
         over = await client.get(f"/sessions/{id}/events", headers={"Last-Event-ID": "99"})
         assert over.status_code == 204
         problem_of(await client.post(f"/sessions/{id}/messages", json={"text": "more"}), 409)

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from starlette.datastructures import URL
 
 from agentgraph.routing.frozen_json import thaw
-from agentgraph.sessions import Receipt, Session, audit_of
+from agentgraph.sessions import Receipt, Session, SessionExplanation, audit_of
 from agentgraph_server.api.own_sessions import (
     HubOfApp,
     ReadableSession,
@@ -149,15 +149,36 @@ class EnvelopeView(BaseModel):
     sequence: int
 
 
+class RuleView(BaseModel):
+    """A rule that was tried on an envelope, and what came of it."""
+
+    rule: int | str = Field(description="Its place among the rules, or `default` and the like.")
+    text: str
+    fired: bool
+    why: str = Field(description="Why it did not fire, if it did not.")
+
+
 class ExplanationView(BaseModel):
     """Why a decision was made on an envelope, and why no earlier rule made it."""
 
     sequence: int
     decision: JsonValue
     text: str
-    rules: JsonValue = Field(
-        default=None, description="Each rule that was tried, and what it said."
+    rules: Sequence[RuleView] = Field(
+        description="The rules in the order in which they were tried; none, if no rule decided."
     )
+
+    @classmethod
+    def of(cls, explanation: SessionExplanation) -> ExplanationView:
+        """Return an explanation as JSON."""
+        envelope, reasons = explanation.envelope, explanation.explanation
+        verdicts = () if reasons is None else reasons.verdicts
+        return cls(
+            sequence=envelope.sequence,
+            decision=thaw(envelope.event_data.get("decision")),
+            text=str(explanation),
+            rules=[RuleView.model_validate(each, from_attributes=True) for each in verdicts],
+        )
 
 
 class AuditView(BaseModel):
@@ -330,9 +351,7 @@ async def explain_decision(
     own: ReadableSession, sequence: Annotated[int, Path(ge=1)]
 ) -> ExplanationView:
     """Explain why the floor moved after an envelope, and why no earlier rule moved it."""
-    explanation = await own.session.explain(sequence, reader=own.reader)
-    decision = explanation.envelope.event_data.get("decision")
-    return ExplanationView(sequence=sequence, decision=thaw(decision), text=str(explanation))
+    return ExplanationView.of(await own.session.explain(sequence, reader=own.reader))
 
 
 @router.get("/sessions/{id}/audit", responses=_READ)
